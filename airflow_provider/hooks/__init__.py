@@ -1,0 +1,1 @@
+"""From Airflow connections to clusters, channels and secrets."""

@@ -1,0 +1,1 @@
+"""Operators, and the task group that makes a chain of them."""

@@ -1,0 +1,1 @@
+"""Everything below Airflow: nothing in here imports ``airflow``."""

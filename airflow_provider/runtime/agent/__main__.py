@@ -1,0 +1,104 @@
+"""``python -m airflow_provider.runtime.agent --root DIR``: start an agent in the background.
+
+Returns once it serves (exit code 0) or has failed to start (1, with the reason on stderr). An agent that runs already
+is as good as a new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import select
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+_READY_SECONDS = 30.0
+
+
+def main() -> int:
+    """Start the agent and wait for its first word."""
+    parser = argparse.ArgumentParser(prog="airflow_provider.runtime.agent", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="the agent's directory")
+    parser.add_argument("--instance", required=True, help="identity of the cluster that it serves")
+    parser.add_argument(
+        "--lease", type=float, required=True, help="seconds to live without hearing from a controller"
+    )
+    parser.add_argument(
+        "--disposable", action="store_true", help="jobs live in the root, which goes when the lease ends"
+    )
+    arguments = parser.parse_args()
+    root: Path = arguments.root.absolute()
+    directory = root / "agent"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hear, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(hear)
+        _become_agent(arguments, root, tell)
+    os.close(tell)
+    heard = _hear(hear)
+    if heard == b"ready":
+        return 0
+    if not heard:
+        heard = f"the agent did not start within {_READY_SECONDS} s or died; see {directory / 'agent.log'}".encode()
+    sys.stderr.write(heard.decode(errors="replace") + "\n")
+    return 1
+
+
+def _hear(handle: int) -> bytes:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN | select.POLLHUP)
+    return os.read(handle, 4096) if poll.poll(_READY_SECONDS * 1000) else b""
+
+
+def _become_agent(arguments: argparse.Namespace, root: Path, tell: int) -> NoReturn:
+    """Leave the caller's session and serve; never returns into the caller's code."""
+    code = 1
+    try:
+        os.setsid()
+        # A writable file in place of the caller's terminal or pipes, which must not keep the agent's caller waiting.
+        output = os.open(
+            root / "agent" / "agent.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(nothing, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        code = _serve(arguments, root, tell)
+    except BaseException as error:
+        logging.getLogger(__name__).exception("the agent ends")
+        _say(tell, f"{type(error).__name__}: {error}".encode())
+    finally:
+        logging.shutdown()
+        os._exit(code)
+
+
+def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
+    from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, serve  # after the fork
+
+    config = AgentConfig(
+        root=root,
+        instance=arguments.instance,
+        lease_seconds=arguments.lease,
+        disposable=arguments.disposable,
+    )
+    try:
+        asyncio.run(serve(config, lambda: _say(tell, b"ready")))
+    except AgentRuns:
+        _say(tell, b"ready")
+    return 0
+
+
+def _say(tell: int, word: bytes) -> None:
+    try:
+        os.write(tell, word)
+        os.close(tell)
+    except OSError:
+        pass  # said already, or nobody listens any more
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Bounded threads for calls that block: SQL, file systems, subprocesses. The event loop itself never blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeVar
+
+from typing_extensions import ParamSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_THREADS = 8
+"""Enough to keep a disk and a database busy, few enough to cost nothing with hundreds of tasks in one process."""
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="managed-jobs")
+
+
+async def run_blocking(
+    function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Run ``function`` in the bounded pool of this process and return what it returns.
+
+    A caller that is cancelled meanwhile waits for the thread to end before it goes on: what must be undone next is
+    then known to be over, such as the start of a cluster before its removal.
+    """
+    call = asyncio.get_running_loop().run_in_executor(_pool(), partial(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait({call})
+        raise

@@ -1,0 +1,1 @@
+"""Control: the pure state machine of a managed task, and the controller that performs its effects."""

@@ -1,0 +1,377 @@
+"""The controller: performs what the state machine asks for, and tells it what happened.
+
+One controller drives one managed task from wherever its stored state stands to its end. Every transition is stored
+before anything that follows from it is done. The controller itself decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from airflow_provider.runtime.blocking import run_blocking
+from airflow_provider.runtime.client.base import (
+    ClientError,
+    ClusterClient,
+    JobState,
+    JobStatus,
+    LinkLost,
+    NoSuchJob,
+    Owner,
+    RequestRefused,
+)
+from airflow_provider.runtime.control import events
+from airflow_provider.runtime.control.follower import Follower
+from airflow_provider.runtime.control.machine import Policy, State, Step, step
+from airflow_provider.runtime.control.request import job_request, submission_key
+from airflow_provider.runtime.control.status import Status
+from airflow_provider.runtime.errors import Superseded
+from airflow_provider.runtime.files.blobs import BlobMissingError
+from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError, NotFeasible
+from airflow_provider.runtime.state import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from airflow_provider.runtime.client.base import Heartbeat
+    from airflow_provider.runtime.files.blobs import BlobStore
+    from airflow_provider.runtime.infra.base import Infra
+    from airflow_provider.runtime.state import StateStore, TaskRecord
+
+log = logging.getLogger(__name__)
+
+_STORE_PATIENCE_SECONDS = 300.0
+_CANCEL_MARGIN_SECONDS = 70.0
+_DRAIN_SECONDS = 10.0
+
+
+class Sink(Protocol):
+    """Where the task's log goes."""
+
+    async def output(self, text: str) -> None:
+        """Write lines of the job, without the final newline."""
+        ...
+
+    async def say(self, message: str) -> None:
+        """Write a line of the controller."""
+        ...
+
+
+class SecretMissing(Exception):
+    """A secret that the task refers to does not exist; the text names it, never a value."""
+
+
+class Controller:
+    """Drives one managed task. Belongs to the event loop that it is made on.
+
+    Args:
+        record: The task, claimed by the caller.
+        store: The state store.
+        infra: Where its clusters come from.
+        blobs: Where its files are.
+        secrets: Returns the values of secrets, given their references; raises SecretMissing.
+        sink: Takes the task's log.
+        unreachable_timeout: Seconds without contact after which a cluster counts as lost.
+    """
+
+    def __init__(
+        self,
+        record: TaskRecord,
+        *,
+        store: StateStore,
+        infra: Infra,
+        blobs: BlobStore,
+        secrets: Callable[[dict[str, str]], Awaitable[dict[str, str]]],
+        sink: Sink,
+        unreachable_timeout: float = 600.0,
+    ) -> None:
+        self.record = record
+        self._store = store
+        self._infra = infra
+        self._blobs = blobs
+        self._secrets = secrets
+        self._sink = sink
+        recovery = record.order.task.resources.job_recovery
+        self._policy = Policy(
+            recover=recovery.strategy != "NONE",
+            max_restarts_on_errors=recovery.max_restarts_on_errors,
+            recover_on_exit_codes=recovery.recover_on_exit_codes,
+            unreachable_timeout=unreachable_timeout,
+        )
+        self._owner = Owner(record.owner, record.generation)
+        self._stop_requested: asyncio.Future[events.Outcome] = asyncio.get_running_loop().create_future()
+        self._client: ClusterClient | None = None
+        self._follower: Follower | None = None
+        self._following: AsyncGenerator[JobState | Heartbeat, None] | None = None
+
+    @property
+    def state(self) -> State:
+        """The stored state."""
+        return self.record.state
+
+    def stop(self, outcome: events.Outcome) -> None:
+        """Ask for the task's end. Idempotent, for the event loop's thread; the first outcome counts."""
+        if not self._stop_requested.done():
+            self._stop_requested.set_result(outcome)
+
+    async def run(self) -> TaskRecord:
+        """Drive the task to its terminal status and return its record.
+
+        Raises:
+            Superseded: somebody else controls the task now; nothing more was or may be done.
+        """
+        try:
+            while not self.state.status.terminal:
+                await self._apply(await self._next_event())
+            await run_blocking(self._store.collect_blobs, self._blobs.delete)
+            return self.record
+        finally:
+            await self._disconnect()
+
+    async def _next_event(self) -> events.Event:
+        """Do what the state asks for; a stop request or the deadline comes before its end."""
+        stop = self._stop_requested
+        if stop.done() and self._already_stopping():
+            return await self._perform()
+        work = asyncio.create_task(self._perform())
+        try:
+            deadline = self.record.order.deadline
+            left = None if deadline is None else max(0.0, deadline - time.time())
+            either: set[asyncio.Future[Any]] = {work, stop}
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if not stop.done():
+                self.stop(events.Outcome(Status.FAILED, "execution_timeout: the task ran out of time"))
+            return events.StopRequested(stop.result())
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    def _already_stopping(self) -> bool:
+        return self.state.outcome is not None and not self.state.afresh
+
+    async def _apply(self, event: events.Event) -> None:
+        before = self.state
+        after, lines = step(before, event, self._policy)
+        if after != before:
+            cluster = self.record.cluster
+            await self._save(after, type(event).__name__, "; ".join(lines), cluster)
+        for line in lines:
+            await self._sink.say(line)
+
+    async def _save(self, state: State, event: str, message: str, cluster: dict[str, object] | None) -> None:
+        """Store the transition; a database that is away for a while holds the task up, no more."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            wait=wait_exponential_jitter(initial=0.2, max=10),
+            stop=stop_after_delay(_STORE_PATIENCE_SECONDS),
+            reraise=True,
+        ):
+            with attempt:
+                self.record = await run_blocking(
+                    self._store.transition,
+                    self.record,
+                    state=state,
+                    event=event,
+                    message=message,
+                    cluster=cluster,
+                )
+
+    async def _perform(self) -> events.Event:
+        """Do the state's step and return what came of it."""
+        try:
+            match self.state.step:
+                case Step.PROVISION:
+                    return await self._provision()
+                case Step.SUBMIT:
+                    return await self._submit()
+                case Step.FOLLOW:
+                    return await self._follow()
+                case Step.PROBE:
+                    return await self._probe()
+                case Step.RESTART_AGENT:
+                    return await self._restart_agent()
+                case Step.CANCEL:
+                    return await self._cancel()
+                case Step.TEAR_DOWN:
+                    return await self._tear_down()
+                case Step.WAIT:
+                    await asyncio.sleep(self.state.wait_seconds)
+                    return events.WaitOver()
+                case Step.DONE:
+                    raise AssertionError("a terminal task has no step")
+        except Superseded:
+            raise
+        except NoSuchJob as error:
+            return events.Lost(f"the cluster does not know the job ({error})")
+        except LinkLost as error:
+            await self._disconnect()
+            return events.LinkBroke(str(error))
+        except Exception as error:
+            log.warning(
+                "step %s of managed task %s failed", self.state.step.value, self.record.id, exc_info=True
+            )
+            await self._disconnect()
+            return events.ControllerFailed(f"{type(error).__name__}: {error}")
+
+    async def _provision(self) -> events.Event:
+        if self.state.status is Status.PENDING:
+            return events.LaunchBegun()
+        task = self.record.order.task
+        try:
+            candidate = await run_blocking(self._infra.choose, task)
+            for name in task.carried_fields:
+                await self._sink.say(f"{name} has no effect on infra {self._infra.name}")
+            handle = await self._infra.provision(self.record.cluster_name, self._sink.say)
+        except NotFeasible as error:
+            return events.LaunchFailed(events.LaunchProblem.NOT_FEASIBLE, str(error))
+        except InfraError as error:
+            return events.LaunchFailed(events.LaunchProblem.FAILED, str(error))
+        await self._sink.say(f"cluster {handle.name} is up ({candidate.infra or self._infra.name})")
+        # The handle is stored with the transition that says so.
+        await self._save(self.state, "ClusterUp", handle.name, handle.to_json())
+        return events.Provisioned()
+
+    async def _submit(self) -> events.Event:
+        order = self.record.order
+        client = await self._connect()
+        try:
+            for tree in order.files:
+                await client.send_files(tree.digest, tree.size, partial(self._blobs.open, tree.digest))
+            secrets = await self._secrets(order.task.secrets)
+            candidate = await run_blocking(self._infra.choose, order.task)
+            request = job_request(self.record, candidate, secrets)
+            job_id = await client.submit(submission_key(self.record), self._owner, request)
+        except (RequestRefused, SecretMissing, BlobMissingError) as error:
+            return events.JobRefused(str(error))
+        chain = order.chain
+        await self._sink.say(
+            f"── {chain.name}: {order.task.name} ({chain.index + 1} of {len(chain.task_names)}), "
+            f"attempt {self.record.attempt}, cluster {self.record.cluster_name} ──"
+        )
+        return events.Submitted(job_id)
+
+    async def _follow(self) -> events.Event:
+        """Read on until the stream carries something that the machine must know."""
+        following = self._following
+        if following is None:
+            client = await self._connect()
+            following = self._following = self._follower_of_job().events(client, self._owner)
+        async for message in following:
+            if isinstance(message, JobState):
+                if message.status.terminal:
+                    self._following = None
+                    return self._ended(message)
+                running = message.status in (JobStatus.SETTING_UP, JobStatus.RUNNING)
+                if running and self.state.status is not Status.RUNNING:
+                    return events.JobStarted()
+            elif self.state.link_failures:
+                return events.Heard()
+        raise LinkLost("the stream ended before the job did")
+
+    async def _cancel(self) -> events.Event:
+        """End the job, and read its log to the end meanwhile."""
+        await self._stop_following()
+        client = await self._connect()
+        limit = self.record.order.grace_seconds + _CANCEL_MARGIN_SECONDS
+        reading = asyncio.create_task(self._drain(client))
+        try:
+            state = await client.cancel(self._job_id(), self._owner, limit=limit)
+            await asyncio.wait({reading}, timeout=_DRAIN_SECONDS)
+            return self._ended(state)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _drain(self, client: ClusterClient) -> None:
+        async for _ in self._follower_of_job().events(client, self._owner):
+            pass
+
+    async def _probe(self) -> events.Event:
+        if self.record.cluster is None:
+            return events.Lost("no cluster is recorded")
+        probe = await self._infra.probe(ClusterHandle.from_json(self.record.cluster))
+        match probe.health:
+            case Health.ALIVE:
+                return events.Alive()
+            case Health.AGENT_DOWN:
+                return events.AgentDown()
+            case Health.GONE:
+                return events.Lost(probe.evidence)
+            case Health.UNREACHABLE:
+                return events.Unreachable(probe.evidence, time.time())
+
+    async def _restart_agent(self) -> events.Event:
+        if self.record.cluster is None:
+            return events.AgentRestartFailed("no cluster is recorded")
+        try:
+            await self._infra.restart_agent(ClusterHandle.from_json(self.record.cluster))
+        except InfraError as error:
+            return events.AgentRestartFailed(str(error))
+        return events.AgentRestarted()
+
+    async def _tear_down(self) -> events.Event:
+        await self._disconnect()
+        self._follower = None
+        try:
+            await self._infra.tear_down(self.record.cluster_name)
+        except InfraError as error:
+            return events.TearDownFailed(str(error))
+        if self.record.cluster is not None:
+            await self._save(self.state, "ClusterDown", self.record.cluster_name, None)
+        return events.TornDown()
+
+    def _ended(self, state: JobState) -> events.Event:
+        lines = self._follower.log.last_lines if self._follower else ()
+        return events.JobEnded(
+            end=events.JobEnd(state.status.value),
+            reason=state.reason,
+            exit_codes=state.exit_codes,
+            output=state.output,
+            last_lines=tuple(lines),
+        )
+
+    def _follower_of_job(self) -> Follower:
+        if self._follower is None or self._follower.job_id != self._job_id():
+            self._follower = Follower(self._job_id(), self._sink)
+        return self._follower
+
+    def _job_id(self) -> int:
+        if self.state.job_id is None:
+            raise AssertionError(f"step {self.state.step.value} needs a job")
+        return self.state.job_id
+
+    async def _connect(self) -> ClusterClient:
+        """Return the client of the present cluster, checked to be the one that the record means."""
+        if self._client is None:
+            if self.record.cluster is None:
+                raise LinkLost("no cluster is recorded")
+            handle = ClusterHandle.from_json(self.record.cluster)
+            client = await self._infra.connect(handle)
+            try:
+                instance = await client.handshake()
+                if instance != handle.instance:
+                    raise LinkLost(f"another cluster answers under the name {handle.name}")
+            except ClientError:
+                await client.close()
+                raise
+            self._client = client
+        return self._client
+
+    async def _stop_following(self) -> None:
+        if self._following is not None:
+            following, self._following = self._following, None
+            await following.aclose()
+
+    async def _disconnect(self) -> None:
+        await self._stop_following()
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()

@@ -1,0 +1,373 @@
+"""The state machine of a managed task: every decision, no I/O, no clock, no randomness.
+
+``step(state, event, policy)`` returns the next state and the lines that tell the user about it. What has to be done is
+a part of the state (``Step``), so a controller that crashed goes on from the stored state as if nothing had happened.
+
+Invariants, each property-tested: at most one live cluster job per task; nothing leaves a terminal status; no terminal
+status before the cluster is torn down (or given up on, loudly); restarts never exceed the budget; "unreachable" alone,
+within the limit that the user set, never destroys a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from airflow_provider.runtime.control.events import (
+    AgentDown,
+    AgentRestarted,
+    AgentRestartFailed,
+    Alive,
+    ControllerFailed,
+    Event,
+    Heard,
+    JobEnd,
+    JobEnded,
+    JobRefused,
+    JobStarted,
+    LaunchBegun,
+    LaunchFailed,
+    LaunchProblem,
+    LinkBroke,
+    Lost,
+    Outcome,
+    Provisioned,
+    StopRequested,
+    Submitted,
+    TearDownFailed,
+    TornDown,
+    Unreachable,
+    WaitOver,
+)
+from airflow_provider.runtime.control.status import Status
+
+MAX_LAUNCH_FAILURES = 5
+MAX_AGENT_RESTARTS = 3
+MAX_TEAR_DOWNS = 5
+MAX_CONTROLLER_ERRORS = 5
+_BACKOFF_SECONDS = 1.0
+_BACKOFF_LIMIT_SECONDS = 30.0
+
+
+class Step(str, Enum):
+    """What has to be done next for the task."""
+
+    PROVISION = "provision"
+    SUBMIT = "submit"
+    FOLLOW = "follow"
+    PROBE = "probe"
+    RESTART_AGENT = "restart agent"
+    CANCEL = "cancel"
+    TEAR_DOWN = "tear down"
+    WAIT = "wait"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user asked for.
+
+    Attributes:
+        recover: Whether a lost cluster is replaced at all.
+        max_restarts_on_errors: How often a failing job is started again.
+        recover_on_exit_codes: Exit codes of the job that always start it again, outside that budget.
+        unreachable_timeout: Seconds without contact after which a cluster counts as lost.
+    """
+
+    recover: bool = True
+    max_restarts_on_errors: int = 0
+    recover_on_exit_codes: tuple[int, ...] = ()
+    unreachable_timeout: float = 600.0
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that decides about a task; stored whole at each transition.
+
+    Attributes:
+        status: What the user sees.
+        step: What has to be done next.
+        attempt: Number of the present job attempt, from 1, over recoveries and tries.
+        job_id: The cluster job of this attempt, once submitted.
+        recoveries: Clusters lost and replaced in this try.
+        restarts_on_errors: Restarts spent on failing jobs in this try.
+        outcome: How the task ends; set as soon as that is decided.
+        afresh: Begin anew once the cluster is torn down, whatever was decided before.
+        after_wait: The step that a WAIT leads to.
+        wait_seconds: How long the WAIT lasts.
+        unreachable_since: When contact was lost, in seconds since the epoch.
+        launch_failures: Failed launches in a row.
+        link_failures: Broken links in a row, without a word from the job between them.
+        agent_restarts: Failed restarts of the agent in a row.
+        tear_downs: Failed tear-downs in a row.
+        errors: Unexpected errors of the controller in this try.
+        leaked: The cluster could not be removed.
+    """
+
+    status: Status = Status.PENDING
+    step: Step = Step.PROVISION
+    attempt: int = 1
+    job_id: int | None = None
+    recoveries: int = 0
+    restarts_on_errors: int = 0
+    outcome: Outcome | None = None
+    afresh: bool = False
+    after_wait: Step = Step.DONE
+    wait_seconds: float = 0.0
+    unreachable_since: float | None = None
+    launch_failures: int = 0
+    link_failures: int = 0
+    agent_restarts: int = 0
+    tear_downs: int = 0
+    errors: int = 0
+    leaked: bool = False
+
+
+Decision = tuple[State, tuple[str, ...]]
+
+
+def step(state: State, event: Event, policy: Policy) -> Decision:
+    """Return the state after ``event`` and the lines that tell the user about it.
+
+    An event that has no meaning in ``state`` (late, repeated) changes nothing.
+    """
+    if state.status.terminal:
+        return state, ()
+    match event:
+        case StopRequested():
+            return _stop(state, event)
+        case ControllerFailed():
+            return _controller_failed(state, event)
+        case Lost() if state.step in (Step.SUBMIT, Step.FOLLOW, Step.PROBE, Step.CANCEL):
+            return _lost(state, event.evidence, policy)
+        case LinkBroke() if state.step in (Step.SUBMIT, Step.FOLLOW, Step.CANCEL):
+            return _link_broke(state, event)
+    match state.step:
+        case Step.PROVISION:
+            return _provision(state, event)
+        case Step.SUBMIT:
+            return _submit(state, event)
+        case Step.FOLLOW:
+            return _follow(state, event, policy)
+        case Step.PROBE | Step.RESTART_AGENT:
+            return _probe(state, event, policy)
+        case Step.CANCEL:
+            return _cancel(state, event)
+        case Step.TEAR_DOWN:
+            return _tear_down(state, event)
+        case Step.WAIT if isinstance(event, WaitOver):
+            return replace(state, step=state.after_wait, after_wait=Step.DONE, wait_seconds=0.0), ()
+    return state, ()
+
+
+def begin_afresh(state: State) -> State:
+    """Return the state in which a task is run anew, with nothing of what it did so far but the count of attempts.
+
+    A live task is cancelled and torn down first.
+    """
+    if state.status.terminal:
+        return State(attempt=state.attempt + 1)
+    if state.job_id is not None and state.outcome is None:
+        return replace(state, status=Status.CANCELLING, step=Step.CANCEL, afresh=True)
+    return replace(state, status=Status.CANCELLING, step=Step.TEAR_DOWN, afresh=True)
+
+
+def backoff(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    return float(min(_BACKOFF_SECONDS * 2 ** max(failures - 1, 0), _BACKOFF_LIMIT_SECONDS))
+
+
+def _wait(state: State, seconds: float, then: Step) -> State:
+    return replace(state, step=Step.WAIT, wait_seconds=seconds, after_wait=then)
+
+
+def _end(state: State, outcome: Outcome) -> State:
+    """Decide the outcome; it becomes the status when the cluster is gone."""
+    return replace(state, step=Step.TEAR_DOWN, outcome=outcome)
+
+
+def _stop(state: State, event: StopRequested) -> Decision:
+    if state.outcome is not None or state.afresh:
+        return replace(state, afresh=False, outcome=state.outcome or event.outcome), ()
+    has_job = state.job_id is not None
+    stopped = replace(
+        state,
+        status=Status.CANCELLING,
+        outcome=event.outcome,
+        step=Step.CANCEL if has_job else Step.TEAR_DOWN,
+    )
+    return stopped, (f"stopping: {event.outcome.reason}",)
+
+
+def _controller_failed(state: State, event: ControllerFailed) -> Decision:
+    errors = state.errors + 1
+    failed = replace(state, errors=errors)
+    if errors <= MAX_CONTROLLER_ERRORS:
+        again = state.after_wait if state.step is Step.WAIT else state.step
+        seconds = backoff(errors)
+        return _wait(failed, seconds, again), (
+            f"unexpected error, trying again in {seconds:g} s: {event.reason}",
+        )
+    if state.step is Step.TEAR_DOWN:
+        return _gone(replace(failed, leaked=True)), (f"giving up on the cluster: {event.reason}",)
+    outcome = state.outcome or Outcome(Status.FAILED_CONTROLLER, event.reason)
+    return _end(failed, outcome), (f"giving up after {errors} unexpected errors: {event.reason}",)
+
+
+def _provision(state: State, event: Event) -> Decision:
+    match event:
+        case LaunchBegun() if state.status is Status.PENDING:
+            return replace(state, status=Status.STARTING), ()
+        case Provisioned():
+            return replace(state, step=Step.SUBMIT, launch_failures=0), ()
+        case LaunchFailed(LaunchProblem.NOT_FEASIBLE, reason):
+            return _end(state, Outcome(Status.FAILED_PRECHECKS, reason)), (f"cannot run: {reason}",)
+        case LaunchFailed(_, reason):
+            failures = state.launch_failures + 1
+            failed = replace(state, launch_failures=failures)
+            if failures >= MAX_LAUNCH_FAILURES:
+                text = f"no cluster after {failures} launches: {reason}"
+                return _end(failed, Outcome(Status.FAILED_NO_RESOURCE, text)), (text,)
+            # What a failed launch left behind goes before the next.
+            return replace(failed, step=Step.TEAR_DOWN), (f"launch {failures} failed: {reason}",)
+    return state, ()
+
+
+def _submit(state: State, event: Event) -> Decision:
+    match event:
+        case Submitted(job_id):
+            return replace(state, step=Step.FOLLOW, job_id=job_id), ()
+        case JobRefused(reason):
+            return _end(state, Outcome(Status.FAILED_PRECHECKS, reason)), (f"the job was refused: {reason}",)
+    return state, ()
+
+
+def _follow(state: State, event: Event, policy: Policy) -> Decision:
+    match event:
+        case JobStarted():
+            return replace(state, status=Status.RUNNING), ()
+        case Heard():
+            return replace(state, link_failures=0), ()
+        case JobEnded(JobEnd.SUCCEEDED):
+            outcome = Outcome(Status.SUCCEEDED, event.reason, event.exit_codes, event.output)
+            return _end(state, outcome), ()
+        case JobEnded(JobEnd.CANCELLED):
+            outcome = Outcome(Status.CANCELLED, f"the job was cancelled on the cluster: {event.reason}")
+            return _end(state, outcome), (outcome.reason,)
+        case JobEnded():
+            return _job_failed(state, event, policy)
+    return state, ()
+
+
+def _job_failed(state: State, event: JobEnded, policy: Policy) -> Decision:
+    spared = any(code in policy.recover_on_exit_codes for code in event.exit_codes)
+    spent = state.restarts_on_errors + (0 if spared else 1)
+    if not spared and spent > policy.max_restarts_on_errors:
+        setup = event.end is JobEnd.FAILED_SETUP
+        status = Status.FAILED_SETUP if setup else Status.FAILED
+        return _end(state, Outcome(status, event.reason, event.exit_codes, None, event.last_lines)), (
+            event.reason,
+        )
+    budget = (
+        "its exit code asks for a restart"
+        if spared
+        else f"restart {spent} of {policy.max_restarts_on_errors}"
+    )
+    again = replace(_next_attempt(state), restarts_on_errors=spent)
+    return again, (f"{event.reason}; {budget}",)
+
+
+def _next_attempt(state: State) -> State:
+    """Replace the cluster and run the job again on the new one."""
+    return replace(
+        state,
+        status=Status.RECOVERING,
+        step=Step.TEAR_DOWN,
+        attempt=state.attempt + 1,
+        job_id=None,
+        unreachable_since=None,
+        link_failures=0,
+        agent_restarts=0,
+    )
+
+
+def _lost(state: State, evidence: str, policy: Policy) -> Decision:
+    """Settle what a lost cluster means: nothing more for a task that ends anyway, else a recovery."""
+    if state.outcome is not None or state.afresh:
+        return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
+    if not policy.recover:
+        outcome = Outcome(Status.FAILED, f"the cluster was lost ({evidence}) and job_recovery is none")
+        return _end(state, outcome), (outcome.reason,)
+    recovered = replace(_next_attempt(state), recoveries=state.recoveries + 1)
+    return recovered, (f"the cluster was lost: {evidence}. Recovery {recovered.recoveries} begins",)
+
+
+def _link_broke(state: State, event: LinkBroke) -> Decision:
+    if state.step is Step.CANCEL:
+        # Tearing down ends the job as well, and is tried until it is verified.
+        return replace(state, step=Step.TEAR_DOWN), (f"cannot cancel the job: {event.reason}",)
+    failures = state.link_failures + 1
+    broken = replace(state, link_failures=failures)
+    if failures == 1:
+        return replace(broken, step=Step.PROBE), (f"lost contact with the cluster: {event.reason}",)
+    return _wait(broken, backoff(failures - 1), Step.PROBE), ()
+
+
+def _probe(state: State, event: Event, policy: Policy) -> Decision:
+    back = Step.SUBMIT if state.job_id is None else Step.FOLLOW
+    match event:
+        case Alive() | AgentRestarted():
+            return replace(state, step=back, unreachable_since=None, agent_restarts=0), ()
+        case AgentDown():
+            return replace(state, step=Step.RESTART_AGENT), ("the agent is down; starting it again",)
+        case AgentRestartFailed(reason):
+            failures = state.agent_restarts + 1
+            failed = replace(state, agent_restarts=failures)
+            if failures >= MAX_AGENT_RESTARTS:
+                return _lost(failed, f"its agent failed to start {failures} times: {reason}", policy)
+            return _wait(failed, backoff(failures), Step.PROBE), (f"the agent did not start: {reason}",)
+        case Unreachable(evidence, now):
+            since = state.unreachable_since if state.unreachable_since is not None else now
+            if now - since >= policy.unreachable_timeout:
+                limit = f"unreachable for {now - since:.0f} s, the limit is {policy.unreachable_timeout:g} s"
+                return _lost(state, f"{limit} ({evidence})", policy)
+            waiting = _wait(replace(state, unreachable_since=since), backoff(3), Step.PROBE)
+            if state.unreachable_since is not None:
+                return waiting, ()
+            return waiting, (f"the cluster is unreachable ({evidence}); it may be well, so it is left alone",)
+    return state, ()
+
+
+def _cancel(state: State, event: Event) -> Decision:
+    match event:
+        case JobEnded():
+            return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
+    return state, ()
+
+
+def _tear_down(state: State, event: Event) -> Decision:
+    match event:
+        case TornDown():
+            return _gone(state), ()
+        case TearDownFailed(reason):
+            failures = state.tear_downs + 1
+            failed = replace(state, tear_downs=failures)
+            if failures >= MAX_TEAR_DOWNS:
+                text = f"the cluster could not be removed and is left behind: {reason}"
+                return _gone(replace(failed, leaked=True)), (text,)
+            seconds = backoff(failures)
+            text = f"the cluster is not removed yet, trying again in {seconds:g} s: {reason}"
+            return _wait(failed, seconds, Step.TEAR_DOWN), (text,)
+    return state, ()
+
+
+def _gone(state: State) -> State:
+    """Go on after the cluster is gone: anew, to the end, or to the next launch."""
+    if state.afresh:
+        return State(attempt=state.attempt + 1, leaked=state.leaked)
+    if state.outcome is not None:
+        return replace(state, status=state.outcome.status, step=Step.DONE, tear_downs=0)
+    gone = replace(state, step=Step.PROVISION, tear_downs=0)
+    if state.launch_failures:
+        return _wait(gone, backoff(state.launch_failures), Step.PROVISION)
+    return gone

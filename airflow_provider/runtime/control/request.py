@@ -1,0 +1,62 @@
+"""What a job attempt is started with: the user's variables and ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.client.base import FileTree, JobRequest
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.state import TaskRecord
+    from airflow_provider.runtime.task import Candidate
+
+
+def submission_key(record: TaskRecord) -> str:
+    """Return the idempotency key of the present attempt."""
+    return f"{record.id}:{record.attempt}"
+
+
+def job_request(record: TaskRecord, candidate: Candidate, secrets: dict[str, str]) -> JobRequest:
+    """Return the present attempt of the task, ready to submit.
+
+    Args:
+        record: The managed task.
+        candidate: The resources that were chosen.
+        secrets: Values of the task's secrets by name.
+    """
+    order = record.order
+    task = order.task
+    task_ids = record.task_ids()
+    gpus = str(math.ceil(max(candidate.accelerators.values(), default=0)))
+    ours = {
+        "SKYPILOT_TASK_ID": task_ids[order.chain.index],
+        "SKYPILOT_TASK_IDS": "\n".join(task_ids),
+        "SKYPILOT_MANAGED_JOB_ID": str(record.job_id),
+        "SKYPILOT_JOB_RANK": "0",
+        "SKYPILOT_USER": order.user,
+        "SKYPILOT_CLUSTER_INFO": json.dumps(
+            {
+                "cluster_name": record.cluster_name,
+                "cloud": (record.cluster or {}).get("infra"),
+                "region": None,
+                "zone": None,
+            }
+        ),
+        "SKYPILOT_NUM_GPUS_PER_NODE": gpus,
+        "SKYPILOT_SETUP_NUM_GPUS_PER_NODE": gpus,
+        "TASK_ATTEMPT": str(record.attempt),
+    }
+    envs = {name: value for name, value in task.envs.items() if value is not None}
+    for name in ours:
+        secrets.pop(name, None)
+    return JobRequest(
+        name=task.name,
+        setup=task.setup or "",
+        run=task.run or "",
+        envs={**envs, **ours},
+        secrets=secrets,
+        files=tuple(FileTree(tree.digest, tree.kind, tree.destination) for tree in order.files),
+        grace_seconds=order.grace_seconds,
+    )

@@ -1,0 +1,1 @@
+"""Where clusters come from: one module per infra behind one interface."""

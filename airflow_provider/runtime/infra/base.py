@@ -1,0 +1,139 @@
+"""The interface that every infra implements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider.runtime.client.base import ClusterClient
+    from airflow_provider.runtime.task import Candidate, TaskSpec
+
+HANDLE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ClusterHandle:
+    """Enough to reach a cluster again from another process. Holds no secret.
+
+    Attributes:
+        infra: Name of the infra that made it.
+        name: The cluster's name, unique within its infra.
+        instance: Identity of this very cluster; one made anew under the same name has another.
+        address: Where its head is, in the infra's own terms: JSON scalars.
+    """
+
+    infra: str
+    name: str
+    instance: str
+    address: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serialisable record."""
+        return {
+            "v": HANDLE_VERSION,
+            "infra": self.infra,
+            "name": self.name,
+            "instance": self.instance,
+            "address": dict(self.address),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ClusterHandle:
+        """Build from what ``to_json`` returned.
+
+        Raises:
+            ValueError: the record was written by a newer version.
+        """
+        if data["v"] > HANDLE_VERSION:
+            raise ValueError(
+                f"cluster handle of version {data['v']}; this version of the provider reads up to "
+                f"{HANDLE_VERSION}: upgrade it on this host"
+            )
+        return cls(data["infra"], data["name"], data["instance"], dict(data["address"]))
+
+
+class Health(str, Enum):
+    """What is known of a cluster."""
+
+    ALIVE = "alive"
+    """It answers."""
+    AGENT_DOWN = "agent down"
+    """The node is there, its agent is not: it can be started again."""
+    UNREACHABLE = "unreachable"
+    """We cannot talk to it; it may be well."""
+    GONE = "gone"
+    """Positive evidence that the cluster does not exist any more."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A cluster's health and the evidence for it, in words."""
+
+    health: Health
+    evidence: str
+
+
+class InfraError(Exception):
+    """Provisioning or tearing down failed; trying again may help."""
+
+
+class NotFeasible(InfraError):
+    """This infra can never run the task; the text lists why, candidate by candidate."""
+
+
+class Infra(Protocol):
+    """Provisions, probes and removes clusters of one kind."""
+
+    name: str
+
+    def choose(self, task: TaskSpec) -> Candidate:
+        """Return the one of the task's candidate resources to provision. Blocking, quick.
+
+        Raises:
+            NotFeasible: this infra can serve none of them, or not this task.
+        """
+        ...
+
+    async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
+        """Return a cluster of that name with a running agent, the existing one when there is one.
+
+        Args:
+            name: The cluster's name.
+            say: Takes lines on progress for the task's log.
+
+        Raises:
+            InfraError: it failed.
+        """
+        ...
+
+    async def connect(self, handle: ClusterHandle) -> ClusterClient:
+        """Return a client of the cluster's agent.
+
+        Raises:
+            LinkLost: it cannot be reached.
+        """
+        ...
+
+    async def probe(self, handle: ClusterHandle) -> Probe:
+        """Find out how the cluster is."""
+        ...
+
+    async def restart_agent(self, handle: ClusterHandle) -> None:
+        """Start the agent of a live node again.
+
+        Raises:
+            InfraError: it did not start.
+        """
+        ...
+
+    async def tear_down(self, name: str) -> None:
+        """Remove the cluster and everything on it, verified; one that is not there is no error.
+
+        Raises:
+            InfraError: something is left.
+        """
+        ...

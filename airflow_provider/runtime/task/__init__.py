@@ -1,0 +1,36 @@
+"""Task definitions: YAML or Python dictionaries -> a validated chain of tasks."""
+
+from airflow_provider.runtime.task.chain import (
+    chain_from_definitions,
+    load_chain_file,
+    load_chain_text,
+    task_from_definition,
+)
+from airflow_provider.runtime.task.errors import Problem, TaskValidationError
+from airflow_provider.runtime.task.spec import (
+    Candidate,
+    Chain,
+    JobRecovery,
+    Origin,
+    Quantity,
+    Resources,
+    Strategy,
+    TaskSpec,
+)
+
+__all__ = [
+    "Candidate",
+    "Chain",
+    "JobRecovery",
+    "Origin",
+    "Problem",
+    "Quantity",
+    "Resources",
+    "Strategy",
+    "TaskSpec",
+    "TaskValidationError",
+    "chain_from_definitions",
+    "load_chain_file",
+    "load_chain_text",
+    "task_from_definition",
+]

@@ -1,0 +1,1 @@
+"""Reaching an agent: channels, and later the tunnels that carry them."""

@@ -1,0 +1,1 @@
+"""The agent protocol: messages and the table of RPCs."""

@@ -1,0 +1,247 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JobStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_STATUS_UNSPECIFIED: _ClassVar[JobStatus]
+    INIT: _ClassVar[JobStatus]
+    PENDING: _ClassVar[JobStatus]
+    SETTING_UP: _ClassVar[JobStatus]
+    RUNNING: _ClassVar[JobStatus]
+    FAILED_DRIVER: _ClassVar[JobStatus]
+    SUCCEEDED: _ClassVar[JobStatus]
+    FAILED: _ClassVar[JobStatus]
+    FAILED_SETUP: _ClassVar[JobStatus]
+    CANCELLED: _ClassVar[JobStatus]
+    CANCELLING: _ClassVar[JobStatus]
+JOB_STATUS_UNSPECIFIED: JobStatus
+INIT: JobStatus
+PENDING: JobStatus
+SETTING_UP: JobStatus
+RUNNING: JobStatus
+FAILED_DRIVER: JobStatus
+SUCCEEDED: JobStatus
+FAILED: JobStatus
+FAILED_SETUP: JobStatus
+CANCELLED: JobStatus
+CANCELLING: JobStatus
+
+class Owner(_message.Message):
+    __slots__ = ("id", "generation")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    generation: int
+    def __init__(self, id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class HandshakeRequest(_message.Message):
+    __slots__ = ("lease_seconds",)
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    lease_seconds: float
+    def __init__(self, lease_seconds: _Optional[float] = ...) -> None: ...
+
+class HandshakeResponse(_message.Message):
+    __slots__ = ("protocol_version", "agent_version", "features", "instance", "boot_id", "pid")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    agent_version: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    instance: str
+    boot_id: str
+    pid: int
+    def __init__(self, protocol_version: _Optional[int] = ..., agent_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., instance: _Optional[str] = ..., boot_id: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Files(_message.Message):
+    __slots__ = ("digest", "kind", "destination")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Files.Kind]
+        DIRECTORY: _ClassVar[Files.Kind]
+        FILE: _ClassVar[Files.Kind]
+    KIND_UNSPECIFIED: Files.Kind
+    DIRECTORY: Files.Kind
+    FILE: Files.Kind
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    kind: Files.Kind
+    destination: str
+    def __init__(self, digest: _Optional[str] = ..., kind: _Optional[_Union[Files.Kind, str]] = ..., destination: _Optional[str] = ...) -> None: ...
+
+class JobSpec(_message.Message):
+    __slots__ = ("name", "setup", "run", "envs", "secrets", "files", "grace_seconds")
+    class EnvsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SecretsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SETUP_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ENVS_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    setup: str
+    run: str
+    envs: _containers.ScalarMap[str, str]
+    secrets: _containers.ScalarMap[str, str]
+    files: _containers.RepeatedCompositeFieldContainer[Files]
+    grace_seconds: float
+    def __init__(self, name: _Optional[str] = ..., setup: _Optional[str] = ..., run: _Optional[str] = ..., envs: _Optional[_Mapping[str, str]] = ..., secrets: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[Files, _Mapping]]] = ..., grace_seconds: _Optional[float] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("key", "owner", "job")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    owner: Owner
+    job: JobSpec
+    def __init__(self, key: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., job: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
+
+class SubmitResponse(_message.Message):
+    __slots__ = ("job_id", "created")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    created: bool
+    def __init__(self, job_id: _Optional[int] = ..., created: bool = ...) -> None: ...
+
+class JobState(_message.Message):
+    __slots__ = ("job_id", "status", "exit_codes", "reason", "output", "submitted_at", "started_at", "ended_at", "log_size")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    LOG_SIZE_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    status: JobStatus
+    exit_codes: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    output: str
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    log_size: int
+    def __init__(self, job_id: _Optional[int] = ..., status: _Optional[_Union[JobStatus, str]] = ..., exit_codes: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., output: _Optional[str] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., log_size: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    def __init__(self, job_id: _Optional[int] = ...) -> None: ...
+
+class FollowStart(_message.Message):
+    __slots__ = ("job_id", "owner", "offset")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    owner: Owner
+    offset: int
+    def __init__(self, job_id: _Optional[int] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("start", "acknowledged")
+    START_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    start: FollowStart
+    acknowledged: int
+    def __init__(self, start: _Optional[_Union[FollowStart, _Mapping]] = ..., acknowledged: _Optional[int] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FollowResponse(_message.Message):
+    __slots__ = ("log", "state", "heartbeat")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    log: LogChunk
+    state: JobState
+    heartbeat: Heartbeat
+    def __init__(self, log: _Optional[_Union[LogChunk, _Mapping]] = ..., state: _Optional[_Union[JobState, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("job_id", "owner", "grace_seconds")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    owner: Owner
+    grace_seconds: float
+    def __init__(self, job_id: _Optional[int] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., grace_seconds: _Optional[float] = ...) -> None: ...
+
+class StatBlobRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class StatBlobResponse(_message.Message):
+    __slots__ = ("received", "complete")
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    received: int
+    complete: bool
+    def __init__(self, received: _Optional[int] = ..., complete: bool = ...) -> None: ...
+
+class PutBlobStart(_message.Message):
+    __slots__ = ("digest", "size", "offset")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    size: int
+    offset: int
+    def __init__(self, digest: _Optional[str] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class PutBlobRequest(_message.Message):
+    __slots__ = ("start", "data")
+    START_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    start: PutBlobStart
+    data: bytes
+    def __init__(self, start: _Optional[_Union[PutBlobStart, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PutBlobResponse(_message.Message):
+    __slots__ = ("received",)
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    received: int
+    def __init__(self, received: _Optional[int] = ...) -> None: ...

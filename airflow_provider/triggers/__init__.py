@@ -1,0 +1,1 @@
+"""Triggers: one per try, from launch to clean-up."""

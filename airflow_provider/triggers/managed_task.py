@@ -1,0 +1,143 @@
+"""The trigger of one try: drives the controller, streams the log, yields one small event."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider.runtime.control.controller import Controller
+    from airflow_provider.runtime.state import StateStore, TaskRecord
+
+KWARGS_VERSION = 1
+_KILL_SECONDS = 25.0
+"""Less than the time that Airflow gives ``on_kill`` (30 s by default): better to stop by ourselves, and say so."""
+
+
+class ManagedTaskTrigger(BaseTrigger):
+    """Runs one managed task to its end.
+
+    Its arguments say which record to go on with and nothing else: they are stored in plain text. A trigger that is
+    started again elsewhere goes on where the record and the agent's acknowledged log offset stand.
+
+    Args:
+        task: Number of the managed task in the state store.
+        owner: Id of the try that it runs for; a later try's trigger makes this one let go.
+        v: Version of these arguments.
+        unknown: Arguments of later versions, which are kept out of the way.
+    """
+
+    def __init__(self, task: int, owner: str, v: int = KWARGS_VERSION, **unknown: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's own has no annotations
+        self.managed_task = int(task)
+        self.owner = str(owner)
+        self.v = v
+        self._claimed: TaskRecord | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        arguments = {"task": self.managed_task, "owner": self.owner, "v": self.v}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Claim the record, drive the task to its end, and yield how it ended."""
+        from airflow_provider import settings
+        from airflow_provider.runtime.blocking import run_blocking
+        from airflow_provider.runtime.errors import Superseded
+        from airflow_provider.runtime.state import NoRecord
+
+        try:
+            store = await run_blocking(settings.state_store)
+            self._claimed = await run_blocking(store.claim, self.managed_task, self.owner)
+        except NoRecord:
+            yield self._event(
+                "FAILED_CONTROLLER",
+                f"the triggerer's state store ({settings.database_url(masked=True)}) does not have managed task "
+                f"{self.managed_task}, which the worker wrote: both need the same [managed_jobs] database_url",
+            )
+            return
+        except Superseded as error:
+            await self.log.ainfo(f"letting go: {error}")
+            return
+        try:
+            controller = await self._controller(store, self._claimed)
+            record = await controller.run()
+        except Superseded as error:
+            await self.log.ainfo(f"letting go: {error}")
+            return
+        yield self._event(record.status.value)
+
+    async def on_kill(self) -> None:
+        """Cancel the job and remove the cluster, if it was really the user who ended the task."""
+        from airflow_provider import settings
+        from airflow_provider.runtime.blocking import run_blocking
+        from airflow_provider.runtime.control.events import Outcome
+        from airflow_provider.runtime.control.status import Status
+        from airflow_provider.runtime.errors import Superseded
+
+        if self._claimed is None:
+            return
+        if await self._still_deferred():
+            # A stalled triggerer that wakes after another took its triggers is told to kill them: a false alarm.
+            await self.log.ainfo("the task is still deferred, so its job goes on")
+            return
+        store = await run_blocking(settings.state_store)
+        record = await run_blocking(store.get, self.managed_task)
+        if record.generation != self._claimed.generation:
+            await self.log.ainfo("another try or triggerer controls the task now; nothing to kill")
+            return
+        controller = await self._controller(store, record)
+        controller.stop(Outcome(Status.CANCELLED, "the task was ended by a user"))
+        try:
+            await asyncio.wait_for(controller.run(), _KILL_SECONDS)
+        except Superseded as error:
+            await self.log.ainfo(f"letting go: {error}")
+        except asyncio.TimeoutError:
+            await self.log.awarning(
+                f"the clean-up is not done after {_KILL_SECONDS:.0f} s; the next try or the cluster's lease ends it"
+            )
+
+    async def _controller(self, store: StateStore, record: TaskRecord) -> Controller:
+        from airflow_provider import settings
+        from airflow_provider.hooks.cluster import ClusterHook
+        from airflow_provider.hooks.secrets import resolve_secrets
+        from airflow_provider.runtime.blocking import run_blocking
+        from airflow_provider.runtime.control.controller import Controller
+        from airflow_provider.tasklog import TaskLogSink
+
+        cluster = await ClusterHook(record.order.conn_id).asettings()
+        return Controller(
+            record,
+            store=store,
+            infra=cluster.make_infra(),
+            blobs=await run_blocking(settings.blob_store),
+            secrets=resolve_secrets,
+            sink=TaskLogSink(lambda: self.log),
+            unreachable_timeout=cluster.unreachable_timeout,
+        )
+
+    async def _still_deferred(self) -> bool:
+        """Ask Airflow whether the task is still deferred; without a task instance there is nobody to ask."""
+        from airflow_provider.runtime.blocking import run_blocking
+
+        ti = self.task_instance
+        if ti is None:
+            return False
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        states = await run_blocking(
+            RuntimeTaskInstance.get_task_states,
+            dag_id=ti.dag_id,
+            map_index=ti.map_index,
+            task_ids=[ti.task_id],
+            run_ids=[ti.run_id],
+        )
+        return any(state == "deferred" for tasks in states.values() for state in tasks.values())
+
+    def _event(self, status: str, reason: str = "") -> TriggerEvent:
+        payload = {"v": 1, "task": self.managed_task, "status": status, "reason": reason}
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's own has no annotations
