@@ -13,25 +13,26 @@ from rich.text import Text
 from demo.run import main
 from harness import AirflowError
 
-INTERRUPTED = 130
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    # As an exception, so that everything that was started is stopped.
-    raise SystemExit(128 + number)
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End as an exception does, so that everything that was started is stopped; further signals wait for that."""
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
 
 
 def run() -> int:
     """Run the demo; return the exit code."""
-    # Explicitly: a shell that starts us in the background has SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in _ENDING:
+        signal.signal(number, _end)
     console = Console(highlight=False)
     try:
         return 0 if main(console, keep=bool(os.environ.get("KEEP"))) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         console.print("Interrupted; everything that was started is gone.")
-        return INTERRUPTED
+        return 128 + int(interrupt.args[0])
     except (AirflowError, TimeoutError) as error:
         console.print(Text(f"The demo failed: {error}", style="red"))
         return 1

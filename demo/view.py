@@ -63,7 +63,8 @@ class PlainView:
 
     def say(self, text: str) -> None:
         """Print a line with the time that has passed."""
-        self._console.print(_since(self._started, text))
+        # Whole lines: what reads them wraps or searches as it likes.
+        self._console.print(_since(self._started, text), soft_wrap=True)
 
     def show(self, stages: Sequence[Stage], log_of: str, log: Sequence[str]) -> None:
         """Print what is new."""
@@ -100,7 +101,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Print a line above the picture."""
-        self._live.console.print(_since(self._started, text))
+        self._live.console.print(_since(self._started, text), soft_wrap=True)
 
     def show(self, stages: Sequence[Stage], log_of: str, log: Sequence[str]) -> None:
         """Change the picture."""
@@ -152,7 +153,7 @@ def print_result(console: Console, stages: Sequence[Stage], checks: Sequence[Che
     console.print(table)
     for check in checks:
         mark = Text("  ok    ", style="green") if check.ok else Text("  FAILED ", style="bold red")
-        console.print(Text.assemble(mark, f"{check.what}: {check.found}"))
+        console.print(Text.assemble(mark, f"{check.what}: {check.found}"), soft_wrap=True)
 
 
 def _since(started: float, text: str) -> Text:

@@ -34,13 +34,14 @@ class AirflowError(RuntimeError):
 class AirflowInstance:
     """A real Airflow: API server and UI, scheduler with LocalExecutor, DAG processor, triggerer, SQLite.
 
+    Each component is a process of its own that can be killed and started again. Nothing listens on other than
+    loopback addresses.
+
     Use it as a context manager: entering starts everything and waits until it is healthy; leaving ends every
     process that belongs to it, jobs on local clusters included, and removes the home folder.
 
     Args:
         dags_folder: where the DAG files are; by default an empty folder in the home.
-        standalone: start `airflow standalone`, which is what a newcomer types. Otherwise each component is a
-            process of its own that can be killed and started again.
         quick: pick up new DAG files and triggers faster than a usual set-up would.
         extra_env: more environment variables for all processes, such as `AIRFLOW__SECTION__OPTION`.
         start_timeout: seconds until everything must be healthy.
@@ -50,7 +51,6 @@ class AirflowInstance:
         self,
         *,
         dags_folder: Path | None = None,
-        standalone: bool = False,
         quick: bool = False,
         extra_env: Mapping[str, str] | None = None,
         start_timeout: float = 120,
@@ -58,7 +58,6 @@ class AirflowInstance:
         # Resolved: processes are found by this path, and some would report the real one.
         self.home = Path(tempfile.mkdtemp(prefix="airflow-")).resolve()
         self.dags_folder = dags_folder or self.home / "dags"
-        self.standalone = standalone
         self.env = airflow_env(self.home, self.dags_folder, quick=quick, extra=extra_env or {})
         self.base_url = self.env["AIRFLOW__API__BASE_URL"]
         self.api = AirflowApi(self.base_url)
@@ -72,14 +71,8 @@ class AirflowInstance:
         try:
             self.home.joinpath("dags").mkdir(exist_ok=True)
             self.logs.mkdir()
-            if self.standalone:
-                self._launch("standalone", "standalone")
-                self._wait_healthy(COMPONENTS)
-            else:
-                self._migrate()
-                for name in COMPONENTS:
-                    self._launch(name)
-                self._wait_healthy(COMPONENTS)
+            self._migrate()
+            self.start_missing()
         except BaseException:  # Ctrl-C too
             self.close()
             raise
@@ -90,12 +83,12 @@ class AirflowInstance:
     ) -> None:
         self.close()
 
-    def close(self, *, grace: float = 8) -> None:
+    def close(self, *, grace: float = 4) -> None:
         """End every process (after `grace` seconds by force) and remove the home folder. May be called again.
 
         Ctrl-C is held back meanwhile: it could only leave something behind, and this ends soon anyway.
         """
-        with interrupts_ignored():
+        with _interrupts_ignored():
             self.api.close()
             stop_all(self._components.values(), grace=grace)
             self._components.clear()
@@ -114,10 +107,12 @@ class AirflowInstance:
         self._wait_healthy([name])
 
     def start_missing(self) -> None:
-        """Start every component that does not run."""
-        for name in COMPONENTS:
-            if not self.standalone and name not in self._names_running():
-                self.start(name)
+        """Start every component that does not run, all at the same time."""
+        missing = [name for name in COMPONENTS if name not in self._names_running()]
+        for name in missing:
+            self._launch(name)
+        if missing:
+            self._wait_healthy(missing)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, group: bool = True) -> None:
         """Send a signal to a component, by default with its children as a lost machine would, and await its end.
@@ -155,8 +150,11 @@ class AirflowInstance:
     def _log_file(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
-    def _launch(self, name: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "airflow", *(arguments or _arguments(name))]
+    def _launch(self, name: str) -> None:
+        command = [sys.executable, "-m", "airflow", name]
+        if name in ("scheduler", "triggerer"):
+            # Their log servers would listen on every interface, and the API server finds the files on the disk.
+            command.append("--skip-serve-logs")
         self._components[name] = Component(name, command, env=self.env, log=self._log_file(name))
 
     def _migrate(self) -> None:
@@ -188,8 +186,7 @@ class AirflowInstance:
         try:
             poll(healthy, timeout=self._start_timeout, what=lambda: f"{', '.join(waiting)} to be healthy")
         except TimeoutError as error:
-            logs = {self._log_file("standalone" if self.standalone else name) for name in waiting}
-            tails = "\n".join(f"---- {log.name}\n{tail(log)}" for log in sorted(logs))
+            tails = "\n".join(f"---- {name}\n{tail(self._log_file(name))}" for name in waiting)
             raise AirflowError(f"{error}\n{tails}") from None
 
     def _check_alive(self) -> None:
@@ -205,27 +202,24 @@ class AirflowInstance:
         key = _HEALTH_KEYS[name]
         report = health.get(key, {})
         beat = report.get(f"latest_{key}_heartbeat")
-        started = self._components["standalone" if self.standalone else name].started_at
+        started = self._components[name].started_at
         # Airflow calls a killed component healthy for as long as its last heartbeat is young.
         return report.get("status") == "healthy" and beat is not None and _seconds(beat) >= started
 
 
 @contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Hold Ctrl-C back; only where the main thread waits for something that ends soon by itself."""
+def _interrupts_ignored() -> Iterator[None]:
+    """Hold back the signals that end programs; only for what ends soon by itself."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread gets it, and only there may it be held back.
+        yield  # Only the main thread gets them, and only there may they be held back.
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-def _arguments(name: str) -> tuple[str, ...]:
-    # The API server reads the log files from the shared disk; two log servers fewer to start.
-    return (name, "--skip-serve-logs") if name in ("scheduler", "triggerer") else (name,)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _seconds(timestamp: str) -> float:

@@ -7,17 +7,15 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 
-def free_ports(count: int) -> list[int]:
-    """Return different loopback TCP ports that are free at the moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+def free_port() -> int:
+    """Return a loopback TCP port that is free at the moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
 
 
 def airflow_env(home: Path, dags_folder: Path, *, quick: bool, extra: Mapping[str, str]) -> dict[str, str]:
@@ -29,7 +27,7 @@ def airflow_env(home: Path, dags_folder: Path, *, quick: bool, extra: Mapping[st
         quick: look for new DAG files and for triggers more often than a production set-up would.
         extra: more variables; they win.
     """
-    api, worker_logs, trigger_logs = free_ports(3)
+    api = free_port()
     base_url = f"http://127.0.0.1:{api}"
     settings = {
         "CORE__DAGS_FOLDER": str(dags_folder),
@@ -45,8 +43,6 @@ def airflow_env(home: Path, dags_folder: Path, *, quick: bool, extra: Mapping[st
         "API__WORKERS": "1",
         # One secret for all components: each would otherwise make up its own and refuse the others' tokens.
         "API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
-        "LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
-        "LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "LOGGING__COLORED_CONSOLE_LOG": "False",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",

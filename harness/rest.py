@@ -120,6 +120,10 @@ class AirflowApi:
         errors = self._json("GET", "/importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in errors}
 
+    def set_variable(self, key: str, value: str) -> None:
+        """Create an Airflow Variable."""
+        self._send("POST", "/variables", json={"key": key, "value": value}, accept=(409,))
+
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None
     ) -> str:
@@ -159,6 +163,13 @@ class AirflowApi:
         """Return one task instance."""
         return _task_instance(self._json("GET", _task_path(dag_id, run_id, task_id, map_index)))
 
+    def find_task(
+        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1
+    ) -> TaskInstance | None:
+        """Return one task instance, or None where the scheduler has not made those of the run yet."""
+        response = self._send("GET", _task_path(dag_id, run_id, task_id, map_index), accept=(404,))
+        return None if response.status_code == httpx.codes.NOT_FOUND else _task_instance(response.json())
+
     def wait_for_task(
         self, dag_id: str, run_id: str, task_id: str, states: Sequence[str], *, timeout: float
     ) -> TaskInstance:
@@ -166,17 +177,21 @@ class AirflowApi:
 
         An end in another state raises at once: the awaited state will not come.
         """
+        last: TaskInstance | None = None
 
-        def reached(task: TaskInstance) -> bool:
-            if task.ended and task.state not in states:
-                raise RuntimeError(f"{task_id} ended as {task.state}, not {' or '.join(states)}")
-            return task.state in states
+        def reached() -> TaskInstance | None:
+            nonlocal last
+            last = self.find_task(dag_id, run_id, task_id)
+            if last and last.ended and last.state not in states:
+                raise RuntimeError(f"{task_id} ended as {last.state}, not {' or '.join(states)}")
+            return last if last and last.state in states else None
 
         def describe() -> str:
-            state = self.task(dag_id, run_id, task_id).state
-            return f"{task_id} to be {' or '.join(states)}; it is {state}"
+            return f"{task_id} to be {' or '.join(states)}; it is {last.state if last else 'not there'}"
 
-        return poll(lambda: self.task(dag_id, run_id, task_id), reached, timeout=timeout, what=describe)
+        task = poll(reached, timeout=timeout, what=describe)
+        assert task is not None  # noqa: S101 - poll returns what is true
+        return task
 
     def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
         """Mark a task as `success`, `failed` or `skipped`, as the buttons in the UI do."""
@@ -208,7 +223,10 @@ class AirflowApi:
     ) -> list[LogRecord]:
         """Return the log of a try (by default the latest), live too, without Airflow's remark on its sources."""
         if attempt is None:
-            attempt = self.task(dag_id, run_id, task_id, map_index=map_index).try_number
+            task = self.find_task(dag_id, run_id, task_id, map_index=map_index)
+            if task is None:
+                return []
+            attempt = task.try_number
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
         response = self._send(
             "GET",

@@ -15,7 +15,7 @@ def poll(
     *,
     timeout: float,
     what: str | Callable[[], str],
-    interval: float = 0.25,
+    interval: float = 0.4,
 ) -> T:
     """Read a value every `interval` seconds until it is as wished, and return it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.blocking import run_blocking
@@ -9,6 +10,10 @@ from airflow_provider.runtime.control.controller import SecretMissing
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+
+# A connection's id may hold dots; a field can be told from the end of one because there are few.
+_CONNECTION = re.compile(r"(?P<id>.+?)\.(?P<field>password|login|host|schema|port|extra\..+)")
 
 
 async def resolve_secrets(references: dict[str, str]) -> dict[str, str]:
@@ -49,7 +54,8 @@ def _connection_field(name: str, target: str) -> str:
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
-    conn_id, _, field = target.partition(".")
+    match = _CONNECTION.fullmatch(target)
+    conn_id, field = (target, None) if match is None else match.group("id", "field")
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:

@@ -157,9 +157,25 @@ class ManagedTaskOperator(BaseOperator):
             )
         deadline = record.order.deadline
         self.defer(
-            trigger=ManagedTaskTrigger(task=record.id, owner=record.owner),
+            trigger=ManagedTaskTrigger(
+                task=record.id, owner=record.owner, resume=self._has_more_to_do_after_success()
+            ),
             method_name="execute_complete",
             timeout=None if deadline is None else max(0.0, deadline - time.time()) + _BACKSTOP_SECONDS,
+        )
+
+    def _has_more_to_do_after_success(self) -> bool:
+        """Whether Airflow or a subclass must act in a worker once the managed task has succeeded."""
+        own = ManagedTaskOperator
+        return (
+            bool(self.outlets)
+            or not self.do_xcom_push
+            or self.multiple_outputs
+            or type(self).execute_complete is not own.execute_complete
+            or type(self).post_execute is not own.post_execute
+            or self._post_execute_hook is not None
+            # Airflow counts what a downstream task is to be mapped over when a worker pushes it.
+            or next(self.iter_mapped_dependants(), None) is not None
         )
 
     def _run_inline(self, record: TaskRecord) -> TaskRecord:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -20,7 +21,8 @@ _THREADS = 8
 
 
 @lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
+def _pool(_process: int) -> ThreadPoolExecutor:
+    # By process: a forked worker has its parent's pool object but none of the threads.
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="managed-jobs")
 
 
@@ -32,9 +34,20 @@ async def run_blocking(
     A caller that is cancelled meanwhile waits for the thread to end before it goes on: what must be undone next is
     then known to be over, such as the start of a cluster before its removal.
     """
-    call = asyncio.get_running_loop().run_in_executor(_pool(), partial(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        await asyncio.wait({call})
-        raise
+    call = asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), partial(function, *args, **kwargs))
+    await outlast(call)
+    return call.result()
+
+
+async def outlast(future: asyncio.Future[Any]) -> None:
+    """Wait until ``future`` is done; a cancellation of the caller, and any more of them, is raised only then."""
+    cancelled = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not future.cancelled():
+        future.exception()  # looked at, so that asyncio does not report it when the caller goes another way
+    if cancelled is not None:
+        raise cancelled

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,6 +19,11 @@ KWARGS_VERSION = 1
 _KILL_SECONDS = 25.0
 """Less than the time that Airflow gives ``on_kill`` (30 s by default): better to stop by ourselves, and say so."""
 
+_SETTLE_SECONDS = 5.0
+"""How long after the deferral a task is resumed at the earliest. The scheduler takes the worker's "success" (that of
+the deferral) for the end of a task that is running again already, and fails it (apache/airflow#71580); nothing tells
+a trigger that the scheduler has seen it. Only tasks that end within these seconds and must be resumed wait."""
+
 
 class ManagedTaskTrigger(BaseTrigger):
     """Runs one managed task to its end.
@@ -27,29 +34,41 @@ class ManagedTaskTrigger(BaseTrigger):
     Args:
         task: Number of the managed task in the state store.
         owner: Id of the try that it runs for; a later try's trigger makes this one let go.
+        resume: Whether a task that succeeded has more to do in a worker. Otherwise the trigger itself ends it, which
+            saves a worker's start.
         v: Version of these arguments.
         unknown: Arguments of later versions, which are kept out of the way.
     """
 
-    def __init__(self, task: int, owner: str, v: int = KWARGS_VERSION, **unknown: Any) -> None:
+    def __init__(
+        self, task: int, owner: str, resume: bool = True, v: int = KWARGS_VERSION, **unknown: Any
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's own has no annotations
         self.managed_task = int(task)
         self.owner = str(owner)
+        self.resume = bool(resume)
         self.v = v
         self._claimed: TaskRecord | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {"task": self.managed_task, "owner": self.owner, "v": self.v}
+        arguments = {
+            "task": self.managed_task,
+            "owner": self.owner,
+            "resume": self.resume,
+            "v": self.v,
+        }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Claim the record, drive the task to its end, and yield how it ended."""
         from airflow_provider import settings
         from airflow_provider.runtime.blocking import run_blocking
+        from airflow_provider.runtime.control.status import Status
         from airflow_provider.runtime.errors import Superseded
         from airflow_provider.runtime.state import NoRecord
 
+        begin = time.monotonic()
         try:
             store = await run_blocking(settings.state_store)
             self._claimed = await run_blocking(store.claim, self.managed_task, self.owner)
@@ -69,6 +88,11 @@ class ManagedTaskTrigger(BaseTrigger):
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
             return
+        if record.status is Status.SUCCEEDED and not self.resume and self.task_instance is not None:
+            await self._push(record)
+            yield TaskSuccessEvent()
+            return
+        await asyncio.sleep(max(0.0, begin + _SETTLE_SECONDS - time.monotonic()))
         yield self._event(record.status.value)
 
     async def on_kill(self) -> None:
@@ -137,6 +161,26 @@ class ManagedTaskTrigger(BaseTrigger):
             run_ids=[ti.run_id],
         )
         return any(state == "deferred" for tasks in states.values() for state in tasks.values())
+
+    async def _push(self, record: TaskRecord) -> None:
+        """Make the task's output its return value.
+
+        Not through the event's own ``xcoms``: Airflow 3.3 stores those as JSON within JSON.
+        """
+        if record.output is None:
+            return
+        from airflow.sdk.bases.xcom import BaseXCom
+        from airflow.sdk.execution_time.xcom import XCom
+
+        key = record.key
+        await XCom.aset(
+            BaseXCom.XCOM_RETURN_KEY,
+            json.loads(record.output),
+            dag_id=key.dag_id,
+            task_id=key.task_id,
+            run_id=key.run_id,
+            map_index=key.map_index,
+        )
 
     def _event(self, status: str, reason: str = "") -> TriggerEvent:
         payload = {"v": 1, "task": self.managed_task, "status": status, "reason": reason}

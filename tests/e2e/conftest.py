@@ -73,7 +73,7 @@ class Run:
 
         def describe() -> str:
             end = self.log_text(task_id)[-1500:]
-            return f"{text!r} in the log of {task_id} ({self.task(task_id).state}), which ends:\n{end}"
+            return f"{text!r} in the log of {task_id}, which ends:\n{end}"
 
         return poll(lambda: self.log_text(task_id), lambda log: text in log, timeout=timeout, what=describe)
 

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import jsonschema
 import pathspec
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_provider"
@@ -132,6 +134,22 @@ def test_everything_the_provider_announces_can_be_imported() -> None:
 def test_changelog_begins_with_the_version_that_is_packaged() -> None:
     versions = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == importlib.metadata.version(DISTRIBUTION)
+
+
+def test_dependencies_are_those_that_are_imported() -> None:
+    imported = {
+        module.split(".")[0]
+        for path in _python_files(PACKAGE)
+        for _, module in _imports(path)
+        if module.split(".")[0] not in {*sys.stdlib_module_names, "airflow_provider"}
+    }
+    # Many distributions share these two.
+    owners = {"airflow": ["apache-airflow"], "google": ["protobuf"]}
+    distributions = importlib.metadata.packages_distributions() | owners
+    needed = {canonicalize_name(distributions[name][0]) for name in imported}
+    requirements = [Requirement(text) for text in importlib.metadata.requires(DISTRIBUTION) or []]
+    declared = {canonicalize_name(r.name) for r in requirements if "extra" not in str(r.marker)}
+    assert needed == declared, "the imports of airflow_provider and the dependencies in pyproject.toml differ"
 
 
 # ---- layers

@@ -12,10 +12,12 @@ import logging
 import os
 import select
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
 _READY_SECONDS = 30.0
+_RETRY_SECONDS = 0.05
 
 
 def main() -> int:
@@ -32,7 +34,12 @@ def main() -> int:
     arguments = parser.parse_args()
     root: Path = arguments.root.absolute()
     directory = root / "agent"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        # Not the root: where it is gone, its cluster was removed meanwhile and must not come back.
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     hear, tell = os.pipe()
     if os.fork() == 0:
         os.close(hear)
@@ -77,7 +84,7 @@ def _become_agent(arguments: argparse.Namespace, root: Path, tell: int) -> NoRet
 
 
 def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
-    from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, serve  # after the fork
+    from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, answers, serve  # after the fork
 
     config = AgentConfig(
         root=root,
@@ -85,11 +92,19 @@ def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
         lease_seconds=arguments.lease,
         disposable=arguments.disposable,
     )
-    try:
-        asyncio.run(serve(config, lambda: _say(tell, b"ready")))
-    except AgentRuns:
-        _say(tell, b"ready")
-    return 0
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        try:
+            asyncio.run(serve(config, lambda: _say(tell, b"ready")))
+        except AgentRuns:
+            if answers():
+                _say(tell, b"ready")
+                return 0
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)  # it is starting or ending
+        else:
+            return 0
 
 
 def _say(tell: int, word: bytes) -> None:

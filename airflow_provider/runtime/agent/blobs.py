@@ -15,7 +15,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class BadBlob(ValueError):
-    """A name that is no digest, or bytes that do not match theirs."""
+    """A name that is no digest, or more bytes than were announced."""
+
+
+class BrokenBlob(Exception):
+    """The bytes that are here are not those of the digest, or not as many as the sender thinks: to be sent anew."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Blobs:
         """Write ``data`` at ``offset`` of the unfinished blob and return its new size.
 
         Raises:
-            BadBlob: the offset is beyond what has arrived.
+            BadBlob: ``digest`` is none.
+            BrokenBlob: the offset is beyond what has arrived.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(
@@ -62,8 +67,8 @@ class Blobs:
         )
         with os.fdopen(handle, "wb") as part:
             size = os.fstat(part.fileno()).st_size
-            if offset > size:
-                raise BadBlob(f"bytes {size} to {offset} of blob {digest} are missing")
+            if not 0 <= offset <= size:
+                raise BrokenBlob(f"bytes {size} to {offset} of blob {digest} are missing")
             part.truncate(offset)
             part.seek(offset)
             part.write(data)
@@ -73,7 +78,7 @@ class Blobs:
         """Check the whole blob and give it its name.
 
         Raises:
-            BadBlob: the bytes are not those of the digest; they are thrown away.
+            BrokenBlob: the bytes are not those of the digest; they are thrown away.
         """
         path = self.path(digest)
         part = path.with_suffix(".part")
@@ -83,5 +88,5 @@ class Blobs:
                 sha.update(block)
         if sha.hexdigest() != digest:
             part.unlink()
-            raise BadBlob(f"the bytes received for blob {digest} have SHA-256 {sha.hexdigest()}")
+            raise BrokenBlob(f"the bytes received for blob {digest} have SHA-256 {sha.hexdigest()}")
         part.replace(path)

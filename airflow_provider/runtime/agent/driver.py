@@ -2,28 +2,33 @@
 
 The job writes straight into the log file, so neither a dead agent nor a dead driver loses a line. All signals are
 taken synchronously (blocked, then waited for): there is no moment at which a cancel can be missed.
+
+What this module imports stands between a submit and the job's first line: the least that does it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
-import subprocess
+import stat
 import sys
 import time
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, JobDirectory, Order, Report, write_private
+from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, JobDirectory, Order, Report
 from airflow_provider.runtime.agent.shell import unseen_failures, write_script
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 _SWEEP_LIMIT_SECONDS = 60.0
+_LINGER_SECONDS = 1.0
+"""How long processes that the script left may finish by themselves (`tee` in a process substitution, for one)."""
+_REPORT_TRIES = 10
 
 # Set by rank and node, so they are the driver's to say; everything else comes with the order.
 _ONE_NODE = {"SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_NODES": "1"}
@@ -36,11 +41,11 @@ class _Cancelled(Exception):
 class _JobFailed(Exception):
     """The job cannot go on: ``status`` and the words for the user."""
 
-    def __init__(self, status: str, reason: str, exit_codes: list[int] | None = None) -> None:
+    def __init__(self, status: str, reason: str, exit_codes: tuple[int, ...] = ()) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.exit_codes = exit_codes or []
+        self.exit_codes = exit_codes
 
 
 class Driver:
@@ -57,6 +62,12 @@ class Driver:
 
     def run(self) -> None:
         """Run the job to its end and write the final report."""
+        final = self._run()
+        if _sweep(self._order.marker, grace=self._order.grace_seconds):
+            self._say("some processes of the job could not be killed")
+        self._write(final._replace(ended_at=time.time()))
+
+    def _run(self) -> Report:
         try:
             self._unpack()
             if self._order.setup:
@@ -65,17 +76,19 @@ class Driver:
             self._tell(status="RUNNING", started_at=time.time())
             if self._order.run:
                 self._stage("run", self._order.run, "FAILED")
-            final = replace(self._report, status="SUCCEEDED", exit_codes=[0], output=self._output())
+            self._linger()
+            return self._report._replace(status="SUCCEEDED", exit_codes=(0,), output=self._output())
         except _JobFailed as failure:
-            final = replace(
-                self._report, status=failure.status, reason=failure.reason, exit_codes=failure.exit_codes
+            self._linger()
+            return self._report._replace(
+                status=failure.status, reason=failure.reason, exit_codes=failure.exit_codes
             )
         except _Cancelled:
-            final = replace(self._report, status="CANCELLED", reason="cancelled")
-        left = self._sweep(grace=self._order.grace_seconds)
-        if left:
-            self._say(f"{len(left)} process(es) could not be killed: {sorted(p.pid for p in left)}")
-        self._directory.write_report(replace(final, ended_at=time.time()))
+            return self._report._replace(status="CANCELLED", reason="cancelled")
+        except Exception as error:
+            return self._report._replace(
+                status="FAILED_DRIVER", reason=f"the job's driver failed: {type(error).__name__}: {error}"
+            )
 
     def _unpack(self) -> None:
         self._workdir.mkdir(parents=True, exist_ok=True)
@@ -99,10 +112,13 @@ class Driver:
         self._check_cancel()
         failures = self._directory.failures_file
         failures.unlink(missing_ok=True)
-        script, prologue = write_script(self._directory.path, name, text, failures)
-        code = self._bash(script, {**self._environment(), "BASH_ENV": str(prologue)})
+        environment = self._environment()
+        script, bash_env = write_script(
+            self._directory.path, name, text, failures, bash_env=environment.get("BASH_ENV")
+        )
+        code = self._bash(script, {**environment, "BASH_ENV": bash_env})
         if code != 0:
-            raise _JobFailed(failed, _describe(name, code), [_shell_code(code)])
+            raise _JobFailed(failed, _describe(name, code), (_shell_code(code),))
         warning = unseen_failures(failures)
         if warning:
             self._say(f"{name}: {warning}")
@@ -127,23 +143,28 @@ class Driver:
     def _bash(self, script: Path, environment: dict[str, str]) -> int:
         """Run a script to its end and return its wait code (negative: the number of the signal that ended it)."""
         try:
-            child = subprocess.Popen(
+            os.chdir(self._workdir)
+            pid = os.posix_spawn(
+                "/bin/bash",
                 ["/bin/bash", str(script)],
-                env=environment,
-                cwd=self._workdir,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
-                preexec_fn=_unblock,
+                environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, self._log, 1),
+                    (os.POSIX_SPAWN_DUP2, self._log, 2),
+                ],
+                setsid=True,
+                # Whatever this process, the agent or its starter ignores or blocks, the job begins with none of it.
+                setsigmask=(),
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
         except OSError as error:
-            # Most often E2BIG: a single variable of 128 KiB or more, or all of them together too large.
-            raise _JobFailed("FAILED_SETUP", f"cannot start bash: {error}") from error
+            raise _JobFailed("FAILED_SETUP", _cannot_start(error, environment)) from error
+        finally:
+            os.chdir("/")
         while True:
-            code = _reap(child.pid)
+            code = _reap(pid)
             if code is not None:
-                child.returncode = code  # it is reaped: Popen must not wait for that pid again
                 return code
             if signal.sigwaitinfo(_SIGNALS).si_signo == signal.SIGTERM:
                 raise _Cancelled
@@ -152,46 +173,89 @@ class Driver:
         if signal.SIGTERM in signal.sigpending():
             raise _Cancelled
 
-    def _sweep(self, *, grace: float) -> set[processes.Process]:
-        """End whatever the job left running, in whatever session."""
-
-        def find() -> set[processes.Process]:
-            return processes.members([os.getpid()], processes.JOB_MARKER, self._order.marker)
-
-        return processes.end(find, grace=grace, limit=grace + _SWEEP_LIMIT_SECONDS, reap=_reap_orphans)
+    def _linger(self) -> None:
+        """Let what the script left come to its own end, unless there is a cancel."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        while _reap_orphans() and (left := deadline - time.monotonic()) > 0:
+            happened = signal.sigtimedwait(_SIGNALS, left)
+            if happened is not None and happened.si_signo == signal.SIGTERM:
+                return
 
     def _output(self) -> str | None:
         """Return the JSON that the job wrote, checked: a job whose result would be lost has not succeeded."""
         try:
-            with open(self._directory.output_file, "rb") as file:
-                data = file.read(MAX_OUTPUT_BYTES + 1)
+            # Not blocking: the job may have left a FIFO there.
+            handle = os.open(self._directory.output_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _JobFailed("FAILED", f"TASK_OUTPUT_FILE cannot be read: {error.strerror}", (0,)) from error
+        try:
+            state = os.fstat(handle)
+            if not stat.S_ISREG(state.st_mode):
+                raise _JobFailed("FAILED", "TASK_OUTPUT_FILE is not a regular file", (0,))
+            data = os.read(handle, MAX_OUTPUT_BYTES + 1)
+        finally:
+            os.close(handle)
         if len(data) > MAX_OUTPUT_BYTES:
-            size = self._directory.output_file.stat().st_size
             raise _JobFailed(
                 "FAILED",
-                f"TASK_OUTPUT_FILE holds {size} bytes, {MAX_OUTPUT_BYTES} at most. "
+                f"TASK_OUTPUT_FILE holds {state.st_size} bytes, {MAX_OUTPUT_BYTES} at most. "
                 "Write large results to storage and their address to the file.",
-                [0],
+                (0,),
             )
-        try:
-            text = data.decode("utf-8")
-            json.loads(text, parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise _JobFailed("FAILED", f"TASK_OUTPUT_FILE does not hold valid JSON: {error}", [0]) from error
-        return text
+        return _checked_json(data)
 
     def _tell(self, *, status: str, started_at: float | None = None) -> None:
-        self._report = replace(self._report, status=status, started_at=started_at or self._report.started_at)
-        self._directory.write_report(self._report)
+        self._report = self._report._replace(status=status, started_at=started_at or self._report.started_at)
+        with suppress(OSError):  # a full disk ends the job when the job itself says so
+            self._directory.write_report(self._report)
+
+    def _write(self, report: Report) -> None:
+        """Write the last report, on a full disk in the place of what is not needed any more."""
+        for left in reversed(range(_REPORT_TRIES)):
+            try:
+                return self._directory.write_report(report)
+            except OSError:
+                if left == 0:
+                    raise
+            for file in ("setup.sh", "setup.prologue", "run.sh", "run.prologue", "failures", "output.json"):
+                with suppress(OSError):
+                    self._directory.path.joinpath(file).unlink()
+            time.sleep(0.1)
 
     def _say(self, text: str) -> None:
         """Add a line of ours to the job's log."""
-        os.write(self._log, f"[managed job] {text}\n".encode())
+        with suppress(OSError):
+            os.write(self._log, f"[managed job] {text}\n".encode("utf-8", "replace"))
 
 
-def _reap(wanted: int | None) -> int | None:
+def _checked_json(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8")
+        value = json.loads(text)
+        # What other readers of JSON choke on: NaN, infinite numbers, halves of characters.
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise _JobFailed(
+            "FAILED", "TASK_OUTPUT_FILE does not hold valid JSON: nested too deeply", (0,)
+        ) from None
+    except ValueError as error:
+        raise _JobFailed("FAILED", f"TASK_OUTPUT_FILE does not hold valid JSON: {error}", (0,)) from error
+    return text
+
+
+def _sweep(marker: str, *, grace: float) -> bool:
+    """End whatever the job left running, in whatever session; True when something does not die."""
+
+    def find() -> set[processes.Process]:
+        return processes.members([os.getpid()], processes.JOB_MARKER, marker)
+
+    left = processes.end(find, grace=grace, limit=grace + _SWEEP_LIMIT_SECONDS, reap=_reap_orphans)
+    return bool(left)
+
+
+def _reap(wanted: int) -> int | None:
     """Collect all children that ended (orphans of the job are ours to collect) and return the wanted one's code."""
     found = None
     while True:
@@ -205,41 +269,57 @@ def _reap(wanted: int | None) -> int | None:
             found = os.waitstatus_to_exitcode(status)
 
 
-def _reap_orphans() -> None:
-    _reap(None)
+def _reap_orphans() -> bool:
+    """Collect all children that ended; False when no other is left. All of the job are or become our children."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
 
 
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+def _cannot_start(error: OSError, environment: dict[str, str]) -> str:
+    if error.errno == errno.E2BIG:
+        sizes = {name: len(value.encode("utf-8", "surrogateescape")) for name, value in environment.items()}
+        name = max(sizes, key=lambda name: sizes[name])
+        return (
+            f"cannot start bash: its environment is too large ({sum(sizes.values())} bytes). The largest variable is "
+            f"{name} with {sizes[name]} bytes; the system takes less than 131072. Put large values into a file"
+        )
+    return f"cannot start bash: {error}"
 
 
 def _shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+def _signal_name(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
 def _describe(stage: str, code: int) -> str:
     if code < 0:
-        return f"{stage} was killed by {signal.Signals(-code).name} (exit code {128 - code})"
-    if code > 128:
-        try:
-            return f"{stage} failed with exit code {code} ({signal.Signals(code - 128).name} in the last command)"
-        except ValueError:
-            pass  # a code above 128 that is no signal's
+        return f"{stage} was killed by {_signal_name(-code) or f'signal {-code}'} (exit code {128 - code})"
+    name = _signal_name(code - 128)
+    if name is not None:
+        return f"{stage} failed with exit code {code} ({name} in the last command)"
     return f"{stage} failed with exit code {code}"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def main(path: str) -> None:
     """Run the job of the directory ``path``; do nothing when another driver already runs or ran it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # An ignored SIGCHLD, which survives exec, would make children vanish without an exit code.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     directory = JobDirectory(Path(path))
     lock = directory.lock()
-    if lock is None or directory.driver_file.exists():
+    if lock is None or directory.driver_pid() is not None:
         return
-    write_private(directory.driver_file, json.dumps({"pid": os.getpid()}))
+    directory.write_driver_pid(os.getpid())
     # Orphans of the job become our children, so descent finds them even without the marker.
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

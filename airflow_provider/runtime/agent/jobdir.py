@@ -2,6 +2,9 @@
 
 Both sides may die and come back at any moment, so everything that one tells the other is a file, written whole or not
 at all: the agent writes the order, the driver writes the status, and the agent watches the directory.
+
+Every driver imports this module before its job's first line: named tuples, as dataclasses take longer to import than
+all the rest.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_OUTPUT_BYTES = 64 * 1024
 """Largest JSON that a job may leave in ``TASK_OUTPUT_FILE``."""
 
+REPORTED = frozenset(
+    {"PENDING", "SETTING_UP", "RUNNING", "SUCCEEDED", "FAILED", "FAILED_SETUP", "FAILED_DRIVER", "CANCELLED"}
+)
+"""Statuses that a driver may report: names of the wire's ``JobStatus``."""
 
-@dataclass(frozen=True)
-class FileOrder:
+
+class FileOrder(NamedTuple):
     """A received archive and where to unpack it."""
 
     archive: str
@@ -26,8 +33,7 @@ class FileOrder:
     destination: str
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """What the driver is to run. Holds no secret: variables travel in a file of their own."""
 
     marker: str
@@ -37,18 +43,12 @@ class Order:
     files: list[FileOrder]
     grace_seconds: float
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Order:
-        """Build from the dictionary that ``asdict`` made."""
-        return cls(**{**data, "files": [FileOrder(**item) for item in data["files"]]})
 
-
-@dataclass(frozen=True)
-class Report:
-    """The driver's word on its job. ``status`` is a name of the wire's ``JobStatus``; times in seconds since epoch."""
+class Report(NamedTuple):
+    """The driver's word on its job; times in seconds since the epoch, ``ended_at`` is 0 until the last word."""
 
     status: str
-    exit_codes: list[int] = field(default_factory=list)
+    exit_codes: tuple[int, ...] = ()
     reason: str = ""
     output: str | None = None
     started_at: float = 0.0
@@ -73,38 +73,62 @@ class JobDirectory:
     def create(self, order: Order, variables: dict[str, str]) -> None:
         """Write everything that the driver needs; readable by this user alone."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self.order_file, json.dumps(asdict(order)))
+        files = [file._asdict() for file in order.files]
+        write_private(self.order_file, json.dumps({**order._asdict(), "files": files}))
         write_private(self.variables_file, json.dumps(variables))
         self.log.touch(mode=0o600)
 
     def order(self) -> Order:
         """Return the agent's order."""
-        return Order.from_json(json.loads(self.order_file.read_text()))
+        data = json.loads(_read(self.order_file))
+        return Order(**{**data, "files": [FileOrder(**item) for item in data["files"]]})
 
     def take_variables(self) -> dict[str, str]:
         """Return the job's variables and remove the file: secrets stay on disk no longer than needed."""
-        variables: dict[str, str] = json.loads(self.variables_file.read_text())
+        variables: dict[str, str] = json.loads(_read(self.variables_file))
         self.variables_file.unlink()
         return variables
 
-    def report(self) -> Report | None:
-        """Return the driver's last report, None before the first."""
+    def log_size(self) -> int:
+        """Return the bytes in the log; a log that its job removed has none."""
         try:
-            return Report(**json.loads(self.report_file.read_text()))
-        except FileNotFoundError:
+            return self.log.stat().st_size
+        except OSError:
+            return 0
+
+    def report(self) -> Report | None:
+        """Return the driver's last report; None before the first, and when what is there is none."""
+        try:
+            said: dict[str, Any] = json.loads(_read(self.report_file))
+            # Jobs run as the same user and may write here by accident: nothing in it is taken on trust.
+            sound = (
+                said["status"] in REPORTED
+                and all(isinstance(code, int) for code in said["exit_codes"])
+                and isinstance(said["reason"], str)
+                and isinstance(said["output"], (str, type(None)))
+                and isinstance(said["started_at"], (int, float))
+                and isinstance(said["ended_at"], (int, float))
+            )
+            return Report(**{**said, "exit_codes": tuple(said["exit_codes"])}) if sound else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def write_report(self, report: Report) -> None:
         """Replace the report as one step."""
-        write_private(self.report_file, json.dumps(asdict(report)))
+        write_private(self.report_file, json.dumps(report._asdict()))
 
     def driver_pid(self) -> int | None:
-        """Return the pid that the driver wrote at its start, None when it never started."""
+        """Return the pid that the driver wrote at its start; None when it never started, 0 when none may start."""
         try:
-            pid = json.loads(self.driver_file.read_text())["pid"]
+            return int(json.loads(_read(self.driver_file))["pid"])
         except FileNotFoundError:
             return None
-        return int(pid)
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0
+
+    def write_driver_pid(self, pid: int) -> None:
+        """Say that a driver runs, or with 0 that none may start any more. Needs the lock."""
+        write_private(self.driver_file, json.dumps({"pid": pid}))
 
     def lock(self) -> int | None:
         """Take the driver's lock; None when a live driver holds it. The descriptor holds it until closed."""
@@ -120,7 +144,16 @@ class JobDirectory:
 def write_private(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` as one step, with mode 0600."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    part.replace(path)
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape")

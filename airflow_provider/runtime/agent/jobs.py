@@ -11,18 +11,19 @@ import logging
 import os
 import secrets
 import signal
-import subprocess
-import sys
-import time
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.drivers import find_driver, last_line, shut_out, start_driver
+from airflow_provider.runtime.agent.job import Closing, Fenced, Job, UnknownJob, reported, without_report
 from airflow_provider.runtime.agent.jobdir import JobDirectory, Order
 from airflow_provider.runtime.agent.table import JobRow, JobTable
+from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.agent.watch import DirectoryWatcher
 
 if TYPE_CHECKING:
@@ -34,49 +35,8 @@ Result = TypeVar("Result")
 
 DEFAULT_GRACE_SECONDS = 5.0
 _KILL_LIMIT_SECONDS = 60.0
-# The directory that holds the package, for a driver started without site-packages (-S saves half its start time).
-_IMPORT_ROOT = str(Path(__file__).parents[3])
-_DRIVER = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from airflow_provider.runtime.agent.driver import main; main(sys.argv[2])"
-)
-
-
-class Fenced(Exception):
-    """The caller's generation is older than the one that owns the job."""
-
-
-class UnknownJob(Exception):
-    """No job has that id."""
-
-
-class Changed:
-    """Wakes every waiter at a change; a waiter that comes later waits for the next one."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def notify(self) -> None:
-        """Wake all who wait now."""
-        self._event.set()
-        self._event = asyncio.Event()
-
-    def next(self) -> asyncio.Event:
-        """Return the event of the next change: take it before looking, wait on it after."""
-        return self._event
-
-
-@dataclass
-class Job:
-    """One job in memory: its stored row, its directory, and who waits for its changes."""
-
-    row: JobRow
-    directory: JobDirectory
-    changed: Changed
-    moving: asyncio.Lock
-    """Held while a transition is decided and stored, so that each sees the one before."""
-    driver: int | None = None
-    """pidfd of the live driver."""
+_ADOPT_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
 class Jobs:
@@ -94,28 +54,35 @@ class Jobs:
         self._jobs: dict[int, Job] = {}
         self._keys: dict[str, Job] = {}
         self._submitting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
 
     async def load(self) -> None:
         """Take over what an earlier agent left: live drivers are watched, dead ones accounted for."""
+        adopting = []
         for row in await self._in_database(self._table.all):
             if row.status == "INIT":
                 # Never accepted, so nobody was told its id; the client asks again with the same key.
                 await self._in_database(self._table.forget, row.job_id)
+                await asyncio.to_thread(remove_tree, self._directory(row.job_id).path)
                 continue
             job = self._add(row)
             if not row.terminal:
-                await self._adopt(job)
+                adopting.append(self._spawn(self._adopt(job)))
+        if adopting:
+            # Most are known at once; the end of an orphaned job may take its grace period.
+            await asyncio.wait(adopting, timeout=_ADOPT_SECONDS)
 
     async def close(self) -> None:
         """Stop watching. Drivers and their jobs go on."""
+        self._closing = True
         for task in list(self._tasks):
             task.cancel()
         self._watcher.close()
         for job in self._jobs.values():
             self._drop_driver(job)
-        self._database.shutdown()
-        self._sweepers.shutdown()
+        self._sweepers.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._database.shutdown)
         self._table.close()
 
     def get(self, job_id: int) -> Job:
@@ -166,21 +133,45 @@ class Jobs:
             order: Builds the driver's order from the job's marker and home directory.
             variables: Environment of setup and run, secrets among it.
         """
+        if self._closing:
+            raise Closing("the agent is ending")
+        # In a task of its own: a caller that gives up in the middle leaves no half a job.
+        return await self._unbroken(
+            self._submit(key, name, owner_id, generation, grace_seconds, order, variables)
+        )
+
+    async def _submit(
+        self,
+        key: str,
+        name: str,
+        owner_id: str,
+        generation: int,
+        grace_seconds: float,
+        order: Callable[[str, str], Order],
+        variables: dict[str, str],
+    ) -> tuple[Job, bool]:
         async with self._submitting:
             known = self._keys.get(key)
             if known is not None:
                 await self.own(known, owner_id, generation)
                 return known, False
-            row = await self._in_database(self._table.add, key, name, owner_id, generation, grace_seconds)
-            job = self._add(row)
+            marker = f"{self._cluster}:{secrets.token_hex(8)}"
+            row = await self._in_database(
+                self._table.add, key, name, marker, owner_id, generation, grace_seconds
+            )
+            directory = self._directory(row.job_id)
+            home = directory.path / "home" if self._private_home else Path.home()
             try:
-                home = job.directory.path / "home" if self._private_home else Path.home()
-                marker = f"{self._cluster}:{row.job_id}:{secrets.token_hex(8)}"
-                await asyncio.to_thread(job.directory.create, order(marker, str(home)), variables)
-                await self._move(job, lambda row: replace(row, status="PENDING"))
+                await asyncio.to_thread(directory.create, order(marker, str(home)), variables)
+                row = replace(row, status="PENDING")
+                await self._in_database(self._table.move, row)
+                job = self._add(row)
                 self._start_driver(job)
-            except OSError:
-                del self._jobs[row.job_id], self._keys[key]
+            except Exception:
+                self._jobs.pop(row.job_id, None)
+                self._keys.pop(key, None)
+                self._watcher.unwatch(directory.path)
+                await asyncio.to_thread(remove_tree, directory.path)
                 await self._in_database(self._table.forget, row.job_id)
                 raise
             return job, True
@@ -192,14 +183,17 @@ class Jobs:
             job: The job.
             grace_seconds: 0 kills at once; any other value leaves the grace period given at submit.
         """
-        await self._move(job, lambda row: replace(row, status="CANCELLING"))
-        if job.driver is not None and job.row.status == "CANCELLING":
+        await self._unbroken(self._move(job, lambda row: replace(row, status="CANCELLING")))
+        if job.row.status == "CANCELLING":
             # The driver ends the job in peace; without that time its job is killed under it and swept.
             at_once = grace_seconds is not None and grace_seconds <= 0
-            signal.pidfd_send_signal(job.driver, signal.SIGKILL if at_once else signal.SIGTERM)
+            job.signal_driver(signal.SIGKILL if at_once else signal.SIGTERM)
 
     async def cancel_all(self) -> None:
-        """Cancel every live job and wait until all are gone."""
+        """Take no more jobs, cancel every live one and wait until all are gone."""
+        self._closing = True
+        async with self._submitting:
+            pass  # one that is being accepted belongs to those that are cancelled
         for job in list(self._jobs.values()):
             await self.cancel(job)
         for job in list(self._jobs.values()):
@@ -219,58 +213,41 @@ class Jobs:
             job.row = replace(job.row, acknowledged=offset)
             await self._in_database(self._table.acknowledge, job.row.job_id, offset)
 
+    def _directory(self, job_id: int) -> JobDirectory:
+        return JobDirectory(self._root / "jobs" / str(job_id))
+
     def _add(self, row: JobRow) -> Job:
-        job = Job(row, JobDirectory(self._root / "jobs" / str(row.job_id)), Changed(), asyncio.Lock())
+        job = Job(row, self._directory(row.job_id))
         self._jobs[row.job_id] = job
         self._keys[row.key] = job
         return job
 
     async def _adopt(self, job: Job) -> None:
         """Find out what became of a job that the last agent left unfinished."""
-        lock = await asyncio.to_thread(job.directory.lock)
-        if lock is not None:
-            os.close(lock)
-            if job.directory.driver_pid() is None and job.row.status == "PENDING":
+        handle = await find_driver(job.directory)
+        if handle is not None:
+            self._watcher.watch(job.directory.path, lambda names: self._directory_changed(job, names))
+            self._watch_driver(job, handle)
+            await self._read_report(job)
+        elif job.row.status == "PENDING" and job.directory.driver_pid() is None:
+            try:
                 self._start_driver(job)
-            else:
-                await self._driver_gone(job)
-            return
-        pid = job.directory.driver_pid()
-        if pid is None:
-            # It holds the lock but has not written its pid yet: it will within milliseconds.
-            change = job.changed.next()
-            self._watcher.watch(job.directory.path, lambda names: job.changed.notify())
-            await change.wait()
-            await self._adopt(job)
-            return
-        try:
-            self._watch_driver(job, os.pidfd_open(pid))
-        except ProcessLookupError:
-            await self._driver_gone(job)
-            return
-        await self._read_report(job)
-        if job.row.status == "CANCELLING" and job.driver is not None:
-            signal.pidfd_send_signal(job.driver, signal.SIGTERM)
+            except OSError as error:
+                log.error("job %s: its driver cannot be started: %s", job.row.job_id, error)
+                await self._settle(job)
+        else:
+            await self._settle(job)
 
     def _start_driver(self, job: Job) -> None:
-        with open(job.directory.driver_log, "ab") as errors:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _DRIVER, _IMPORT_ROOT, str(job.directory.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-                cwd="/",
-                env={**os.environ, processes.CLUSTER_MARKER: self._cluster},
-            )
-        self._watch_driver(job, os.pidfd_open(child.pid))
-        # The pidfd tells of its end and the exit code is in its report: Popen has nothing left to do.
-        child.returncode = 0
+        # Watched before it starts, so that not even its first word is missed.
+        self._watcher.watch(job.directory.path, lambda names: self._directory_changed(job, names))
+        self._watch_driver(job, start_driver(job.directory, self._cluster))
 
     def _watch_driver(self, job: Job, handle: int) -> None:
         job.driver = handle
         asyncio.get_running_loop().add_reader(handle, self._driver_ended, job)
-        self._watcher.watch(job.directory.path, lambda names: self._directory_changed(job, names))
+        if job.row.status == "CANCELLING":
+            job.signal_driver(signal.SIGTERM)
 
     def _drop_driver(self, job: Job) -> None:
         if job.driver is not None:
@@ -291,15 +268,31 @@ class Jobs:
         with suppress(ChildProcessError):  # one that an earlier agent started is not ours to collect
             os.waitid(os.P_PIDFD, job.driver, os.WEXITED)
         self._drop_driver(job)
-        self._spawn(self._driver_gone(job))
+        self._spawn(self._settle(job))
+
+    async def _settle(self, job: Job) -> None:
+        """Account for a job whose driver is no more, however long that takes: somebody waits for its end."""
+        while not job.row.terminal:
+            try:
+                lock = await asyncio.to_thread(shut_out, job.directory)
+                if lock is None:
+                    # Another driver has the job: one that a dead agent started a moment before its end.
+                    await self._adopt(job)
+                    return
+                try:
+                    await self._driver_gone(job)
+                finally:
+                    os.close(lock)
+            except Exception:
+                log.exception("job %s: cannot be settled yet", job.row.job_id)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _driver_gone(self, job: Job) -> None:
-        """Settle a job whose driver is no more."""
         await self._read_report(job)
         if job.row.terminal:
             return
         # It died without a last word (killed, out of memory): its job must not go on unwatched.
-        marker = job.directory.order().marker
+        marker = job.row.marker
         left = await asyncio.get_running_loop().run_in_executor(
             self._sweepers,
             lambda: processes.end(
@@ -310,49 +303,31 @@ class Jobs:
         )
         if left:
             log.error("job %s: processes %s cannot be killed", job.row.job_id, sorted(p.pid for p in left))
-        job.directory.variables_file.unlink(missing_ok=True)
-        died = "the job's driver died" + _last_line(job.directory.driver_log)
-
-        def decide(row: JobRow) -> JobRow:
-            if row.status == "CANCELLING":
-                return replace(row, status="CANCELLED", reason="cancelled", ended_at=time.time())
-            return replace(row, status="FAILED_DRIVER", reason=died, ended_at=time.time())
-
-        await self._move(job, decide)
+        with suppress(OSError):
+            job.directory.variables_file.unlink()
+        reason = "the job's driver died" + last_line(job.directory.driver_log)
+        await self._move(job, lambda row: without_report(row, reason))
 
     async def _read_report(self, job: Job) -> None:
         """Take over what the driver last said."""
-        report = await asyncio.to_thread(job.directory.report)
-        if report is None:
-            return
+        async with job.reading:  # or an older report could be taken over after a newer one
+            report = await asyncio.to_thread(job.directory.report)
+            if report is not None:
+                await self._move(job, lambda row: reported(row, report))
 
-        def decide(row: JobRow) -> JobRow | None:
-            if row.status == "CANCELLING":
-                if not report.ended_at:
-                    return None
-                # Who asked for the end gets it confirmed, also when the job was faster.
-                return replace(row, status="CANCELLED", reason="cancelled", ended_at=report.ended_at)
-            return replace(
-                row,
-                status=report.status,
-                exit_codes=report.exit_codes,
-                reason=report.reason,
-                output=report.output,
-                started_at=report.started_at,
-                ended_at=report.ended_at,
-            )
-
-        await self._move(job, decide)
-
-    async def _move(self, job: Job, decide: Callable[[JobRow], JobRow | None]) -> bool:
-        """Store the transition that ``decide`` makes of the present row; False when there is none to make."""
+    async def _move(self, job: Job, decide: Callable[[JobRow], JobRow | None]) -> None:
+        """Store the transition that ``decide`` makes of the present row, if any."""
         async with job.moving:
             before = job.row
             after = None if before.terminal else decide(before)
             if after is None or after.status == before.status:
-                return False
-            if not await self._in_database(self._table.move, before, after):
-                raise RuntimeError(f"job {before.job_id} was changed by another agent")
+                return
+            try:
+                await self._in_database(self._table.move, after)
+            except sqlite3.Error as error:
+                # Most likely a full disk. Whoever waits must hear of it all the same, and the driver's own files
+                # tell a restarted agent what this table does not.
+                log.error("job %s: cannot store %s: %s", after.job_id, after.status, error)
             # Owner and acknowledged offset may have changed while the database was at work.
             job.row = replace(
                 after,
@@ -362,25 +337,27 @@ class Jobs:
             )
         log.info("job %s: %s -> %s %s", after.job_id, before.status, after.status, after.reason)
         job.changed.notify()
-        return True
 
     async def _in_database(self, function: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._database, function, *arguments)
+        # Shielded: what memory says must reach the table, whether or not the caller waits for it.
+        return await asyncio.shield(
+            asyncio.get_running_loop().run_in_executor(self._database, function, *arguments)
+        )
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    async def _unbroken(self, work: Coroutine[None, None, Result]) -> Result:
+        """Wait for ``work``, which goes on to its end when the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(errors="replace").strip().splitlines()
-    except FileNotFoundError:
-        return ""
-    return f": {lines[-1]}" if lines else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,18 +12,24 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """Counts the seconds since a controller was last heard. Belongs to one event loop."""
+    """Counts the seconds since a controller was last heard. Belongs to one event loop.
+
+    Attributes:
+        seconds: Its present length.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._heard = time.monotonic()
         self._present = 0
+        self._new_length = asyncio.Event()
 
-    def renew(self, seconds: float | None = None) -> None:
-        """Note that a controller was heard; ``seconds`` sets a new length."""
+    def renew(self, seconds: float = 0.0) -> None:
+        """Note that a controller was heard; a positive number of seconds sets a new length."""
         self._heard = time.monotonic()
-        if seconds:
-            self._seconds = seconds
+        if seconds > 0:
+            self.seconds = seconds
+            self._new_length.set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -38,7 +44,9 @@ class Lease:
     async def expired(self) -> None:
         """Return when no controller was heard for the length of the lease."""
         while True:
-            left = self._seconds if self._present else self._heard + self._seconds - time.monotonic()
+            left = self.seconds if self._present else self._heard + self.seconds - time.monotonic()
             if left <= 0:
                 return
-            await asyncio.sleep(left)
+            self._new_length.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._new_length.wait(), left)

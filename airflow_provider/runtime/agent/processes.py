@@ -11,8 +11,7 @@ import select
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,26 +25,28 @@ CLUSTER_MARKER = "MANAGED_JOBS_CLUSTER"
 _RESCAN_SECONDS = 0.2
 """How long to wait for known processes before looking for new ones."""
 
+_UNSEEN_SECONDS = 0.002
+"""How long to wait when something lives that the process table did not show: it forks faster than one can look."""
 
-@dataclass(frozen=True)
-class Process:
+
+class Process(NamedTuple):
     """One line of the process table; ``started`` (clock ticks since boot) tells a reused pid from the first one."""
 
     pid: int
     parent: int
+    group: int
     started: int
 
 
 def process_table() -> dict[int, Process]:
     """Return the live processes by pid; zombies are dead and left out."""
     table = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    # The newest first: what keeps forking and exiting has the least time to be gone before the look at it.
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
         with suppress(OSError):  # it ended between the listing and the look
-            process = _read_stat(int(name))
+            process = _read_stat(pid)
             if process is not None:
-                table[process.pid] = process
+                table[pid] = process
     return table
 
 
@@ -55,7 +56,7 @@ def _read_stat(pid: int) -> Process | None:
         fields = stat.read().rpartition(b")")[2].split()
     if fields[0] in (b"Z", b"X"):
         return None
-    return Process(pid=pid, parent=int(fields[1]), started=int(fields[19]))
+    return Process(pid=pid, parent=int(fields[1]), group=int(fields[2]), started=int(fields[19]))
 
 
 def marked(marker: str, value: str) -> set[int]:
@@ -74,7 +75,8 @@ def marked(marker: str, value: str) -> set[int]:
 def members(roots: Iterable[int], marker: str, value: str, *, spare: Iterable[int] = ()) -> set[Process]:
     """Return the marked processes and all descendants of them and of ``roots``, without ``spare``.
 
-    Roots themselves belong to the result unless spared.
+    Roots themselves belong to the result unless spared. ``group`` is 0 for processes whose process group holds others
+    too.
     """
     table = process_table()
     children: dict[int, list[int]] = {}
@@ -87,8 +89,10 @@ def members(roots: Iterable[int], marker: str, value: str, *, spare: Iterable[in
         if pid not in found:
             found.add(pid)
             pending.extend(children.get(pid, ()))
-    spared = {os.getpid(), *spare}
-    return {table[pid] for pid in found if pid in table and pid not in spared}
+    found -= {os.getpid(), *spare}
+    mixed = {process.group for process in table.values() if process.pid not in found}
+    mine = [table[pid] for pid in found if pid in table]
+    return {process._replace(group=0) if process.group in mixed else process for process in mine}
 
 
 def end(
@@ -96,7 +100,7 @@ def end(
     *,
     grace: float,
     limit: float,
-    reap: Callable[[], None] = lambda: None,
+    reap: Callable[[], bool] | None = None,
 ) -> set[Process]:
     """End all processes that ``find`` returns: SIGTERM, ``grace`` seconds, then SIGKILL until none is left.
 
@@ -106,7 +110,8 @@ def end(
         find: Returns the processes to end.
         grace: Seconds between SIGTERM and SIGKILL; 0 kills at once.
         limit: Seconds after which to give up on processes that do not die (uninterruptible ones).
-        reap: Collects exited children of the caller.
+        reap: For a caller to whom all orphans come: collects exited children, and returns whether any child is left.
+            Then this, not ``find``, decides when all is over: it cannot overlook a process.
 
     Returns:
         What was still alive at the limit; empty when everything is gone.
@@ -114,27 +119,42 @@ def end(
     begin = time.monotonic()
     asked: set[Process] = set()
     while True:
-        reap()
+        if reap is not None and not reap():
+            return set()
         alive = find()
         elapsed = time.monotonic() - begin
-        if not alive or elapsed > limit:
+        if elapsed > limit or (not alive and reap is None):
             return alive
-        if elapsed < grace:
+        if not alive:
+            time.sleep(_UNSEEN_SECONDS)
+        elif elapsed < grace:
             for process in alive - asked:
                 _send(process, signal.SIGTERM)
             asked |= alive
             _await_exit(alive, min(_RESCAN_SECONDS, grace - elapsed))
         else:
-            for process in alive:
-                _send(process, signal.SIGKILL)
+            _kill(alive)
             _await_exit(alive, _RESCAN_SECONDS)
+
+
+def _kill(processes: set[Process]) -> None:
+    # All are stopped before the first one dies: none sees another's death and tells of it, and none has new children.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            _send(process, number)
+    # A chain of processes that each fork and exit is never caught by pid. It stays in its group, though, and the
+    # kernel signals a whole group in one step. (The number is milliseconds old: far too young to be another group's.)
+    for group in {process.group for process in processes} - {0, 1, os.getpgrp()}:
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _send(process: Process, number: signal.Signals) -> None:
     with suppress(OSError):  # already gone, which is what we want
         handle = os.pidfd_open(process.pid)
         try:
-            if _read_stat(process.pid) == process:
+            now = _read_stat(process.pid)
+            if now is not None and now.started == process.started:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)

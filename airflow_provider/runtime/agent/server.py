@@ -6,8 +6,10 @@ import asyncio
 import fcntl
 import logging
 import os
-import shutil
+import secrets
 import signal
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from airflow_provider.runtime.agent.blobs import Blobs
 from airflow_provider.runtime.agent.jobs import Jobs
 from airflow_provider.runtime.agent.lease import Lease
 from airflow_provider.runtime.agent.service import AgentService
+from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.wire.rpcs import handlers
 from airflow_provider.version import VERSION
 
@@ -33,6 +36,10 @@ _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # A client that is stopped or cut off must not hold the lease, or a blob's lock, for ever.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 
 
@@ -41,7 +48,7 @@ class AgentConfig:
     """How an agent is set up.
 
     Attributes:
-        root: The agent's directory: ``agent/`` (socket, job table, log), ``jobs/``, ``blobs/``.
+        root: The agent's directory, which must exist: ``agent/`` (socket, job table, log), ``jobs/``, ``blobs/``.
         instance: Identity of the cluster, made anew with each cluster.
         lease_seconds: Seconds that the cluster lives without hearing from a controller.
         disposable: The root is the whole cluster: each job has a home directory of its own in it, and the root is
@@ -69,11 +76,11 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
         AgentRuns: another agent has the lock of this root.
     """
     directory = config.root / "agent"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
-    lock = _lock(directory / "agent.lock")
     # A relative socket path: absolute ones may be longer than the 107 bytes that the kernel takes.
     os.chdir(directory)
+    lock = _lock(directory / "agent.lock")
     jobs = Jobs(root=config.root, cluster=str(config.root), private_home=config.disposable)
     await jobs.load()
     lease = Lease(config.lease_seconds)
@@ -97,18 +104,32 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     ready()
     expired = await _first(stop, lease)
     if expired:
-        log.warning("no controller was heard for %s s: ending all jobs", config.lease_seconds)
+        log.warning("no controller was heard for %s s: ending all jobs", lease.seconds)
         await jobs.cancel_all()
     await server.stop(grace=1.0)
     await jobs.close()
     if expired and config.disposable:
-        await asyncio.to_thread(shutil.rmtree, config.root)
+        await asyncio.to_thread(_vanish, config.root)
     os.close(lock)
+
+
+def _vanish(root: Path) -> None:
+    # Away from its name first: nobody shall take what is left for a cluster.
+    remains = root.with_name(f".removed-{root.name}-{secrets.token_hex(16)}")
+    with suppress(FileNotFoundError):  # somebody removes it already
+        root.rename(remains)
+        remove_tree(remains)
 
 
 def boot_id() -> str:
     """Return the identity of this boot of the machine; nothing that ran survives its change."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def answers() -> bool:
+    """Return whether an agent takes connections in the current directory."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(SOCKET_NAME) == 0
 
 
 async def _first(stop: asyncio.Event, lease: Lease) -> bool:

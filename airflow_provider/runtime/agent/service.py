@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from typing import TYPE_CHECKING, NoReturn
+from weakref import WeakValueDictionary
 
 import grpc
 
-from airflow_provider.runtime.agent.blobs import BadBlob, Blobs
+from airflow_provider.runtime.agent.blobs import BadBlob, Blobs, BrokenBlob
+from airflow_provider.runtime.agent.guard import answering, streaming
+from airflow_provider.runtime.agent.job import Closing, Fenced, Job, UnknownJob
 from airflow_provider.runtime.agent.jobdir import FileOrder, Order
-from airflow_provider.runtime.agent.jobs import DEFAULT_GRACE_SECONDS, Fenced, Job, Jobs, UnknownJob
+from airflow_provider.runtime.agent.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire.rpcs import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from google.protobuf.message import Message
 
@@ -44,9 +49,17 @@ class AgentService:
         self._version = version
         self._instance = instance
         self._boot_id = boot_id
+        self._receiving: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    @answering
     async def handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeResponse:
         """Say who we are; the first call of every client."""
+        if not 0 <= request.lease_seconds < math.inf:
+            await _abort(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"lease_seconds is {request.lease_seconds}: a number from 0 on is needed",
+            )
         self._lease.renew(request.lease_seconds)
         return pb.HandshakeResponse(
             protocol_version=PROTOCOL_VERSION,
@@ -57,6 +70,7 @@ class AgentService:
             pid=os.getpid(),
         )
 
+    @answering
     async def submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitResponse:
         """Accept a job, once per key."""
         self._lease.renew()
@@ -96,18 +110,22 @@ class AgentService:
             )
         except Fenced as error:
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        except OSError as error:
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"cannot start the job: {error}")
+        except Closing as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         return pb.SubmitResponse(job_id=job.row.job_id, created=created)
 
+    @answering
     async def status(self, request: pb.StatusRequest, context: Context) -> pb.JobState:
         """Return a job's state."""
         self._lease.renew()
         return _state(await self._find(request.job_id, context))
 
+    @answering
     async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.JobState:
         """End a job and return its state once nothing of it is left. Repeating the call is safe."""
         self._lease.renew()
+        if not 0 <= request.grace_seconds < math.inf:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, _bad_grace("", request.grace_seconds))
         job = await self._find(request.job_id, context)
         await self._own(job, request.owner, context)
         grace = request.grace_seconds if request.HasField("grace_seconds") else None
@@ -115,6 +133,7 @@ class AgentService:
         await self._jobs.ended(job)
         return _state(job)
 
+    @streaming
     async def follow(
         self, requests: AsyncIterator[pb.FollowRequest], context: Context
     ) -> AsyncIterator[pb.FollowResponse]:
@@ -126,7 +145,9 @@ class AgentService:
         job = await self._find(start.job_id, context)
         await self._own(job, start.owner, context)
         offset = start.offset if start.HasField("offset") else job.row.acknowledged
-        size = _log_size(job)
+        size = job.directory.log_size()
+        if not start.HasField("offset"):
+            offset = min(offset, size)  # the job may have truncated its own log
         if not 0 <= offset <= size:
             await _abort(context, grpc.StatusCode.OUT_OF_RANGE, f"offset {offset} of a log of {size} bytes")
         acknowledgements = asyncio.create_task(self._take_acknowledgements(job, start.owner, requests))
@@ -141,7 +162,8 @@ class AgentService:
         self, job: Job, owner: pb.Owner, offset: int, context: Context
     ) -> AsyncIterator[pb.FollowResponse]:
         told = ""
-        handle = await asyncio.to_thread(os.open, job.directory.log, os.O_RDONLY | os.O_CLOEXEC)
+        # Not in a thread: a caller that leaves meanwhile would leave the descriptor open.
+        handle = _open(job.directory.log)
         try:
             while True:
                 change = job.changed.next()
@@ -154,9 +176,11 @@ class AgentService:
                 if not terminal and job.row.status != told:
                     told = job.row.status
                     yield pb.FollowResponse(state=_state(job))
-                while data := await asyncio.to_thread(os.pread, handle, _CHUNK_BYTES, offset):
+                data = await asyncio.to_thread(os.pread, handle, _CHUNK_BYTES, offset)
+                if data:
                     yield pb.FollowResponse(log=pb.LogChunk(offset=offset, data=data))
                     offset += len(data)
+                    continue
                 if terminal:
                     yield pb.FollowResponse(state=_state(job))
                     return
@@ -172,8 +196,9 @@ class AgentService:
     ) -> None:
         async for request in requests:
             if owner.generation >= job.row.generation:
-                await self._jobs.acknowledge(job, min(request.acknowledged, _log_size(job)))
+                await self._jobs.acknowledge(job, min(request.acknowledged, job.directory.log_size()))
 
+    @answering
     async def stat_blob(self, request: pb.StatBlobRequest, context: Context) -> pb.StatBlobResponse:
         """Say how much of a blob is here."""
         self._lease.renew()
@@ -183,6 +208,7 @@ class AgentService:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return pb.StatBlobResponse(received=received.bytes, complete=received.complete)
 
+    @answering
     async def put_blob(
         self, requests: AsyncIterator[pb.PutBlobRequest], context: Context
     ) -> pb.PutBlobResponse:
@@ -190,18 +216,27 @@ class AgentService:
         first = await anext(aiter(requests), None)
         if first is None or not first.HasField("start"):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a blob begins with `start`")
-        start, size = first.start, first.start.offset
+        start = first.start
         try:
-            size = await asyncio.to_thread(self._blobs.append, start.digest, size, b"")
-            async for request in requests:
-                self._lease.renew()
-                size = await asyncio.to_thread(self._blobs.append, start.digest, size, request.data)
-            if size == start.size:
-                await asyncio.to_thread(self._blobs.finish, start.digest)
+            self._blobs.path(start.digest)
+            # One sender at a time: what a second one brings is the same bytes.
+            async with self._receiving.setdefault(start.digest, asyncio.Lock()):
+                if (await asyncio.to_thread(self._blobs.received, start.digest)).complete:
+                    async for _ in requests:
+                        self._lease.renew()
+                    return pb.PutBlobResponse(received=start.size)
+                size = await asyncio.to_thread(self._blobs.append, start.digest, start.offset, b"")
+                async for request in requests:
+                    self._lease.renew()
+                    size = await asyncio.to_thread(self._blobs.append, start.digest, size, request.data)
+                    if size > start.size:
+                        raise BadBlob(f"blob {start.digest} has more than the {start.size} bytes announced")
+                if size == start.size:
+                    await asyncio.to_thread(self._blobs.finish, start.digest)
         except BadBlob as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except OSError as error:
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"cannot store the blob: {error}")
+        except BrokenBlob as error:
+            await _abort(context, grpc.StatusCode.DATA_LOSS, str(error))
         return pb.PutBlobResponse(received=size)
 
     async def _find(self, job_id: int, context: Context) -> Job:
@@ -231,19 +266,29 @@ async def _check_submit(request: pb.SubmitRequest, context: Context) -> None:
         problem = "key is empty"
     elif not request.owner.id:
         problem = "owner.id is empty"
-    elif request.job.grace_seconds < 0:
-        problem = f"job.grace_seconds is {request.job.grace_seconds}; it must not be negative"
+    elif not 0 <= request.job.grace_seconds < math.inf:
+        problem = _bad_grace("job.", request.job.grace_seconds)
     else:
         for field, variables in (("envs", request.job.envs), ("secrets", request.job.secrets)):
             for name, value in variables.items():
                 if not name or "=" in name or "\0" in name + value:
                     problem = f"job.{field}[{name!r}]: empty names, '=' in names and NUL are not possible"
+        for item in request.job.files:
+            if "\0" in item.destination or not item.destination.startswith(("/", "~/")):
+                problem = f"job.files: destination {item.destination!r} is neither absolute nor below ~/"
     if problem:
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
-def _log_size(job: Job) -> int:
-    return job.directory.log.stat().st_size
+def _bad_grace(where: str, seconds: float) -> str:
+    return f"{where}grace_seconds is {seconds}: a number from 0 on is needed"
+
+
+def _open(log: Path) -> int:
+    try:
+        return os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # removed by its own job: nothing to show
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _state(job: Job) -> pb.JobState:
@@ -257,5 +302,5 @@ def _state(job: Job) -> pb.JobState:
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
-        log_size=_log_size(job),
+        log_size=job.directory.log_size(),
     )

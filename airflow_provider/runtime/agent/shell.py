@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,27 +11,48 @@ if TYPE_CHECKING:
 _KEPT_FAILURES = 20
 
 # bash reads this file (BASH_ENV) before the user's script, which stays a file of its own, byte for byte: no layer of
-# ours quotes or expands user text. The ERR trap only notes failures; it changes neither exit codes nor control flow.
+# ours quotes or expands user text. The ERR trap only notes failures; it changes neither exit codes nor control flow,
+# and what `set -x` would show of it goes nowhere.
 _PROLOGUE = """unset BASH_ENV
 __managed_jobs_failures=0
 __managed_jobs_failed() {{
-  if [ "$__managed_jobs_failures" -lt {kept} ]; then
+  if [ "$__managed_jobs_failures" -lt {kept} ] && [ "$BASH_SUBSHELL" -eq 0 ]; then
     __managed_jobs_failures=$((__managed_jobs_failures + 1))
     printf '%s\\t%s\\t%s\\n' "$1" "$2" "${{3%%$'\\n'*}}" >> {failures}
   fi
+  : "$4"
 }}
-trap '__managed_jobs_failed "$?" "$LINENO" "$BASH_COMMAND"' ERR
+trap '{{ __managed_jobs_failed "$?" "$LINENO" "$BASH_COMMAND" "$_"; }} 2>/dev/null' ERR
+"""
+
+# What bash would have done with the user's own BASH_ENV.
+_USERS_OWN = """export BASH_ENV={file}
+if [ -r "$BASH_ENV" ]; then . "$BASH_ENV"; fi
 """
 
 
-def write_script(directory: Path, name: str, text: str, failures: Path) -> tuple[Path, Path]:
-    """Write ``text`` as script ``name`` and the prologue beside it; return both paths."""
+def write_script(
+    directory: Path, name: str, text: str, failures: Path, bash_env: str | None = None
+) -> tuple[Path, str]:
+    """Write ``text`` as script ``name`` and the prologue beside it; return the script and the ``BASH_ENV`` to run it with.
+
+    Args:
+        directory: Where to write.
+        name: ``setup`` or ``run``.
+        text: The user's script.
+        failures: File in which the script's failed commands are noted.
+        bash_env: The user's own ``BASH_ENV``.
+    """
     script = directory / f"{name}.sh"
     script.write_bytes(text.encode("utf-8", "surrogateescape"))
     script.chmod(0o600)
     prologue = directory / f"{name}.prologue"
-    prologue.write_text(_PROLOGUE.format(kept=_KEPT_FAILURES, failures=shlex.quote(str(failures))))
-    return script, prologue
+    lines = _PROLOGUE.format(kept=_KEPT_FAILURES, failures=_quoted(str(failures)))
+    if bash_env:
+        lines += _USERS_OWN.format(file=_quoted(bash_env))
+    prologue.write_bytes(lines.encode("utf-8", "surrogateescape"))
+    # bash expands the value as in double quotes.
+    return script, re.sub(r'([\\$`"])', r"\\\1", str(prologue))
 
 
 def unseen_failures(failures: Path) -> str | None:
@@ -41,15 +62,19 @@ def unseen_failures(failures: Path) -> str | None:
     would pass for success without a word.
     """
     try:
-        lines = failures.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+        lines = failures.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError:
         return None
-    listed = []
-    for line in lines:
-        code, number, command = line.split("\t", 2)
-        listed.append(f"line {number}: `{command}` exited with {code}")
-    count = f"{len(lines)} or more commands" if len(lines) >= _KEPT_FAILURES else f"{len(lines)} command(s)"
+    found = [line.split("\t", 2) for line in lines if line.count("\t") >= 2]
+    if not found:
+        return None
+    listed = [f"line {number}: `{command.strip()}` exited with {code}" for code, number, command in found[:3]]
+    count = f"{len(found)} or more commands" if len(found) >= _KEPT_FAILURES else f"{len(found)} command(s)"
     return (
-        f"warning: {count} failed, but the script went on and ended with 0 ({'; '.join(listed[:3])}). "
+        f"warning: {count} failed, but the script went on and ended with 0 ({'; '.join(listed)}). "
         "Begin the script with `set -e` to stop at the first failure."
     )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\"'\"'") + "'"

@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS jobs (
   job_id INTEGER PRIMARY KEY AUTOINCREMENT,
   key TEXT NOT NULL UNIQUE,
   name TEXT NOT NULL,
+  marker TEXT NOT NULL,
   status TEXT NOT NULL,
   owner_id TEXT NOT NULL,
   generation INTEGER NOT NULL,
@@ -35,11 +36,15 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job as stored. ``status`` is a name of the wire's ``JobStatus``; times in seconds since the epoch."""
+    """One job as stored. Times in seconds since the epoch.
+
+    ``marker`` is what the job's processes carry, ``status`` is a name of the wire's ``JobStatus``.
+    """
 
     job_id: int
     key: str
     name: str
+    marker: str
     status: str
     owner_id: str
     generation: int
@@ -78,34 +83,41 @@ class JobTable:
         rows = self._connection.execute("SELECT * FROM jobs ORDER BY job_id").fetchall()
         return [JobRow(**{**dict(row), "exit_codes": json.loads(row["exit_codes"])}) for row in rows]
 
-    def add(self, key: str, name: str, owner_id: str, generation: int, grace_seconds: float) -> JobRow:
+    def add(
+        self, key: str, name: str, marker: str, owner_id: str, generation: int, grace_seconds: float
+    ) -> JobRow:
         """Insert a job in status INIT and return it."""
         now = time.time()
         cursor = self._connection.execute(
-            "INSERT INTO jobs (key, name, status, owner_id, generation, grace_seconds, submitted_at)"
-            " VALUES (?, ?, 'INIT', ?, ?, ?, ?)",
-            (key, name, owner_id, generation, grace_seconds, now),
+            # A row of this key can only be what a failed submit could not remove.
+            "INSERT OR REPLACE INTO jobs (key, name, marker, status, owner_id, generation, grace_seconds, submitted_at)"
+            " VALUES (?, ?, ?, 'INIT', ?, ?, ?, ?)",
+            (key, name, marker, owner_id, generation, grace_seconds, now),
         )
         if cursor.lastrowid is None:
             raise sqlite3.DatabaseError("the insert returned no id")
         return JobRow(
-            cursor.lastrowid, key, name, "INIT", owner_id, generation, 0, grace_seconds, submitted_at=now
+            cursor.lastrowid,
+            key,
+            name,
+            marker,
+            "INIT",
+            owner_id,
+            generation,
+            0,
+            grace_seconds,
+            submitted_at=now,
         )
 
     def forget(self, job_id: int) -> None:
         """Remove a job that never was accepted."""
         self._connection.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
 
-    def move(self, before: JobRow, after: JobRow) -> bool:
-        """Store ``after`` if the job still has the status of ``before``; False when somebody was faster.
-
-        A terminal status is final: leaving it is a programming error.
-        """
-        if before.terminal:
-            raise ValueError(f"job {before.job_id} is {before.status}, which is final")
-        cursor = self._connection.execute(
+    def move(self, after: JobRow) -> None:
+        """Store a transition."""
+        self._connection.execute(
             "UPDATE jobs SET status = ?, exit_codes = ?, reason = ?, output = ?, started_at = ?, ended_at = ?"
-            " WHERE job_id = ? AND status = ?",
+            " WHERE job_id = ?",
             (
                 after.status,
                 json.dumps(after.exit_codes),
@@ -113,11 +125,9 @@ class JobTable:
                 after.output,
                 after.started_at,
                 after.ended_at,
-                before.job_id,
-                before.status,
+                after.job_id,
             ),
         )
-        return cursor.rowcount == 1
 
     def own(self, row: JobRow, owner_id: str, generation: int) -> JobRow:
         """Stamp a new owner on the job."""

@@ -78,7 +78,10 @@ class DirectoryWatcher:
     def _read(self) -> None:
         if self._handle is None:
             return
-        data = os.read(self._handle, 64 * 1024)
+        try:
+            data = os.read(self._handle, 64 * 1024)
+        except BlockingIOError:
+            return
         changed: dict[int, set[str] | None] = {}
         position = 0
         while position < len(data):

@@ -47,6 +47,7 @@ _ERRORS: dict[grpc.StatusCode, type[ClientError] | type[Superseded]] = {
     grpc.StatusCode.PERMISSION_DENIED: Superseded,
     grpc.StatusCode.NOT_FOUND: NoSuchJob,
     grpc.StatusCode.INVALID_ARGUMENT: RequestRefused,
+    grpc.StatusCode.OUT_OF_RANGE: RequestRefused,
     grpc.StatusCode.UNIMPLEMENTED: RequestRefused,
 }
 
@@ -149,7 +150,8 @@ class AgentClient:
                 sent += len(data)
                 progress(sent)
             await call.done_writing()
-            await call
+            if (await call).received != start.size:
+                raise AgentFailed(f"send files: the archive has {sent} bytes, {start.size} were announced")
         except asyncio.TimeoutError:
             raise LinkLost(f"send files: the agent took nothing for {_SILENCE_SECONDS:.0f} s") from None
         finally:
@@ -157,22 +159,13 @@ class AgentClient:
 
     async def submit(self, key: str, owner: Owner, job: JobRequest) -> int:
         """See ClusterClient."""
-        request = pb.SubmitRequest(
-            key=key,
-            owner=_owner(owner),
-            job=pb.JobSpec(
-                name=job.name,
-                setup=job.setup,
-                run=job.run,
-                envs=job.envs,
-                secrets=job.secrets,
-                files=[
-                    pb.Files(digest=tree.digest, kind=_KINDS[tree.kind], destination=tree.destination)
-                    for tree in job.files
-                ],
-                grace_seconds=job.grace_seconds,
-            ),
-        )
+        try:
+            request = _submit_request(key, owner, job)
+        except (KeyError, TypeError, ValueError) as error:
+            # Halves of characters, for one. The error itself may show a secret.
+            raise RequestRefused(
+                f"submit: the job cannot be put into a message ({type(error).__name__})"
+            ) from None
         with _translated("submit"):
             answer = await rpcs.SUBMIT.unary(self._channel)(request, timeout=_CALL_SECONDS)
         return answer.job_id
@@ -188,9 +181,11 @@ class AgentClient:
         """See ClusterClient."""
         with _translated("follow"):
             call = rpcs.FOLLOW.duplex(self._channel)(None)
-            await call.write(
-                pb.FollowRequest(start=pb.FollowStart(job_id=job_id, owner=_owner(owner), offset=offset))
-            )
+            start = pb.FollowStart(job_id=job_id, owner=_owner(owner), offset=offset)
+            try:
+                await asyncio.wait_for(call.write(pb.FollowRequest(start=start)), _CALL_SECONDS)
+            except asyncio.TimeoutError:
+                raise LinkLost(f"follow: the agent took nothing for {_CALL_SECONDS:.0f} s") from None
         return AgentFollowStream(call)
 
     async def cancel(self, job_id: int, owner: Owner, *, limit: float) -> JobState:
@@ -209,6 +204,25 @@ class AgentClient:
 
 def _owner(owner: Owner) -> pb.Owner:
     return pb.Owner(id=owner.id, generation=owner.generation)
+
+
+def _submit_request(key: str, owner: Owner, job: JobRequest) -> pb.SubmitRequest:
+    return pb.SubmitRequest(
+        key=key,
+        owner=_owner(owner),
+        job=pb.JobSpec(
+            name=job.name,
+            setup=job.setup,
+            run=job.run,
+            envs=job.envs,
+            secrets=job.secrets,
+            files=[
+                pb.Files(digest=tree.digest, kind=_KINDS[tree.kind], destination=tree.destination)
+                for tree in job.files
+            ],
+            grace_seconds=job.grace_seconds,
+        ),
+    )
 
 
 def _job_state(state: pb.JobState) -> JobState:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from airflow_provider.runtime.blocking import run_blocking
+from airflow_provider.runtime.blocking import outlast, run_blocking
 from airflow_provider.runtime.client.base import (
+    AgentFailed,
     ClientError,
     ClusterClient,
     JobState,
@@ -38,10 +39,14 @@ from airflow_provider.runtime.state import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from typing_extensions import ParamSpec
+
     from airflow_provider.runtime.client.base import Heartbeat
     from airflow_provider.runtime.files.blobs import BlobStore
     from airflow_provider.runtime.infra.base import Infra
     from airflow_provider.runtime.state import StateStore, TaskRecord
+
+    Arguments = ParamSpec("Arguments")
 
 log = logging.getLogger(__name__)
 
@@ -124,50 +129,57 @@ class Controller:
 
         Raises:
             Superseded: somebody else controls the task now; nothing more was or may be done.
+            StoreUnavailable: the state store was away for too long; the task goes on from where its record stands.
+            ValueError: a later version of the provider made the cluster; nothing was done.
         """
+        if self.record.cluster is not None:
+            self._handle()
         try:
             while not self.state.status.terminal:
                 await self._apply(await self._next_event())
-            await run_blocking(self._store.collect_blobs, self._blobs.delete)
+            await self._collect_blobs()
             return self.record
         finally:
             await self._disconnect()
 
     async def _next_event(self) -> events.Event:
         """Do what the state asks for; a stop request or the deadline comes before its end."""
+        if self.state.outcome is not None and not self.state.afresh:
+            return await self._perform()  # the end is decided, and nothing gets in the way of cleaning up
         stop = self._stop_requested
-        if stop.done() and self._already_stopping():
-            return await self._perform()
-        work = asyncio.create_task(self._perform())
-        try:
-            deadline = self.record.order.deadline
-            left = None if deadline is None else max(0.0, deadline - time.time())
-            either: set[asyncio.Future[Any]] = {work, stop}
-            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            if not stop.done():
-                self.stop(events.Outcome(Status.FAILED, "execution_timeout: the task ran out of time"))
-            return events.StopRequested(stop.result())
-        finally:
-            if not work.done():
+        deadline = self.record.order.deadline
+        left = None if deadline is None else max(0.0, deadline - time.time())
+        if not stop.done() and left != 0:
+            work = asyncio.create_task(self._perform())
+            try:
+                either: set[asyncio.Future[Any]] = {work, stop}
+                await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+            finally:
                 work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-
-    def _already_stopping(self) -> bool:
-        return self.state.outcome is not None and not self.state.afresh
+                await outlast(work)
+        self.stop(events.Outcome(Status.FAILED, "execution_timeout: the task ran out of time"))
+        return events.StopRequested(stop.result())
 
     async def _apply(self, event: events.Event) -> None:
         before = self.state
         after, lines = step(before, event, self._policy)
         if after != before:
-            cluster = self.record.cluster
-            await self._save(after, type(event).__name__, "; ".join(lines), cluster)
+            await self._save(after, type(event).__name__, "; ".join(lines), self.record.cluster)
         for line in lines:
-            await self._sink.say(line)
+            await self._say(line)
 
     async def _save(self, state: State, event: str, message: str, cluster: dict[str, object] | None) -> None:
-        """Store the transition; a database that is away for a while holds the task up, no more."""
+        """Store a transition."""
+        self.record = await self._stored(
+            self._store.transition, self.record, state=state, event=event, message=message, cluster=cluster
+        )
+
+    async def _stored(
+        self, call: Callable[Arguments, TaskRecord], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> TaskRecord:
+        """Call the store; a database that is away for a while holds the task up, no more."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailable),
             wait=wait_exponential_jitter(initial=0.2, max=10),
@@ -175,14 +187,35 @@ class Controller:
             reraise=True,
         ):
             with attempt:
-                self.record = await run_blocking(
-                    self._store.transition,
-                    self.record,
-                    state=state,
-                    event=event,
-                    message=message,
-                    cluster=cluster,
-                )
+                return await run_blocking(call, *args, **kwargs)
+        raise AssertionError("the loop ends by returning or raising")
+
+    async def _check_claim(self) -> None:
+        """Make sure that the task is still ours: clusters are made and removed by name, which the next owner uses.
+
+        Raises:
+            Superseded: it is not.
+        """
+        now = await self._stored(self._store.get, self.record.id)
+        if now.generation != self.record.generation:
+            raise Superseded(
+                f"managed task {now.id} was claimed by {now.owner} (generation {now.generation}), after "
+                f"generation {self.record.generation}"
+            )
+
+    async def _collect_blobs(self) -> None:
+        """Remove archives that nobody needs any more; the next task to end does what fails here."""
+        try:
+            await run_blocking(self._store.collect_blobs, self._blobs.delete)
+        except Exception:
+            log.warning("unused archives in %s are not removed yet", self._blobs.url, exc_info=True)
+
+    async def _say(self, message: str) -> None:
+        """Tell the user; a log that cannot be written must not end the task."""
+        try:
+            await self._sink.say(message)
+        except Exception:
+            log.warning("managed task %s: %s", self.record.id, message, exc_info=True)
 
     async def _perform(self) -> events.Event:
         """Do the state's step and return what came of it."""
@@ -211,7 +244,7 @@ class Controller:
             raise
         except NoSuchJob as error:
             return events.Lost(f"the cluster does not know the job ({error})")
-        except LinkLost as error:
+        except (LinkLost, AgentFailed) as error:
             await self._disconnect()
             return events.LinkBroke(str(error))
         except Exception as error:
@@ -224,17 +257,18 @@ class Controller:
     async def _provision(self) -> events.Event:
         if self.state.status is Status.PENDING:
             return events.LaunchBegun()
+        await self._check_claim()
         task = self.record.order.task
         try:
             candidate = await run_blocking(self._infra.choose, task)
             for name in task.carried_fields:
-                await self._sink.say(f"{name} has no effect on infra {self._infra.name}")
-            handle = await self._infra.provision(self.record.cluster_name, self._sink.say)
+                await self._say(f"{name} has no effect on infra {self._infra.name}")
+            handle = await self._infra.provision(self.record.cluster_name, self._say)
         except NotFeasible as error:
             return events.LaunchFailed(events.LaunchProblem.NOT_FEASIBLE, str(error))
-        except InfraError as error:
+        except (InfraError, ClientError) as error:
             return events.LaunchFailed(events.LaunchProblem.FAILED, str(error))
-        await self._sink.say(f"cluster {handle.name} is up ({candidate.infra or self._infra.name})")
+        await self._say(f"cluster {handle.name} is up ({candidate.infra or self._infra.name})")
         # The handle is stored with the transition that says so.
         await self._save(self.state, "ClusterUp", handle.name, handle.to_json())
         return events.Provisioned()
@@ -249,10 +283,10 @@ class Controller:
             candidate = await run_blocking(self._infra.choose, order.task)
             request = job_request(self.record, candidate, secrets)
             job_id = await client.submit(submission_key(self.record), self._owner, request)
-        except (RequestRefused, SecretMissing, BlobMissingError) as error:
+        except (RequestRefused, SecretMissing, BlobMissingError, NotFeasible) as error:
             return events.JobRefused(str(error))
         chain = order.chain
-        await self._sink.say(
+        await self._say(
             f"── {chain.name}: {order.task.name} ({chain.index + 1} of {len(chain.task_names)}), "
             f"attempt {self.record.attempt}, cluster {self.record.cluster_name} ──"
         )
@@ -260,21 +294,32 @@ class Controller:
 
     async def _follow(self) -> events.Event:
         """Read on until the stream carries something that the machine must know."""
-        following = self._following
-        if following is None:
+        if self._following is None:
             client = await self._connect()
-            following = self._following = self._follower_of_job().events(client, self._owner)
-        async for message in following:
+            self._following = self._follower_of_job().events(client, self._owner)
+        async for message in self._following:
             if isinstance(message, JobState):
                 if message.status.terminal:
-                    self._following = None
-                    return self._ended(message)
+                    await self._stop_following()
+                    return await self._confirmed(message)
                 running = message.status in (JobStatus.SETTING_UP, JobStatus.RUNNING)
                 if running and self.state.status is not Status.RUNNING:
                     return events.JobStarted()
-            elif self.state.link_failures:
+            if self.state.link_failures or self.state.errors:
                 return events.Heard()
         raise LinkLost("the stream ended before the job did")
+
+    async def _confirmed(self, ended: JobState) -> events.Event:
+        """Tell the end of a job from that of its cluster: a node on its way down takes the jobs on it along."""
+        if ended.status is not JobStatus.SUCCEEDED:
+            probed = await self._probe()
+            if isinstance(probed, events.Lost):
+                return probed
+            if not isinstance(probed, events.Alive):
+                return events.LinkBroke(
+                    f"the job ended as {ended.status.value}, and so did contact with its cluster"
+                )
+        return self._ended(ended)
 
     async def _cancel(self) -> events.Event:
         """End the job, and read its log to the end meanwhile."""
@@ -288,7 +333,7 @@ class Controller:
             return self._ended(state)
         finally:
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await outlast(reading)
 
     async def _drain(self, client: ClusterClient) -> None:
         async for _ in self._follower_of_job().events(client, self._owner):
@@ -297,7 +342,10 @@ class Controller:
     async def _probe(self) -> events.Event:
         if self.record.cluster is None:
             return events.Lost("no cluster is recorded")
-        probe = await self._infra.probe(ClusterHandle.from_json(self.record.cluster))
+        try:
+            probe = await self._infra.probe(self._handle())
+        except (InfraError, ClientError) as error:
+            return events.Unreachable(str(error), time.time())
         match probe.health:
             case Health.ALIVE:
                 return events.Alive()
@@ -309,24 +357,28 @@ class Controller:
                 return events.Unreachable(probe.evidence, time.time())
 
     async def _restart_agent(self) -> events.Event:
-        if self.record.cluster is None:
-            return events.AgentRestartFailed("no cluster is recorded")
         try:
-            await self._infra.restart_agent(ClusterHandle.from_json(self.record.cluster))
-        except InfraError as error:
+            await self._infra.restart_agent(self._handle())
+        except (InfraError, ClientError) as error:
             return events.AgentRestartFailed(str(error))
         return events.AgentRestarted()
 
     async def _tear_down(self) -> events.Event:
         await self._disconnect()
         self._follower = None
+        await self._check_claim()
         try:
             await self._infra.tear_down(self.record.cluster_name)
-        except InfraError as error:
+        except (InfraError, ClientError) as error:
             return events.TearDownFailed(str(error))
         if self.record.cluster is not None:
             await self._save(self.state, "ClusterDown", self.record.cluster_name, None)
         return events.TornDown()
+
+    def _handle(self) -> ClusterHandle:
+        if self.record.cluster is None:
+            raise AssertionError(f"step {self.state.step.value} needs a cluster")
+        return ClusterHandle.from_json(self.record.cluster)
 
     def _ended(self, state: JobState) -> events.Event:
         lines = self._follower.log.last_lines if self._follower else ()
@@ -353,13 +405,13 @@ class Controller:
         if self._client is None:
             if self.record.cluster is None:
                 raise LinkLost("no cluster is recorded")
-            handle = ClusterHandle.from_json(self.record.cluster)
+            handle = self._handle()
             client = await self._infra.connect(handle)
             try:
                 instance = await client.handshake()
                 if instance != handle.instance:
                     raise LinkLost(f"another cluster answers under the name {handle.name}")
-            except ClientError:
+            except BaseException:
                 await client.close()
                 raise
             self._client = client

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.client.base import Heartbeat, JobState, LinkLost, LogBytes
+from airflow_provider.runtime.blocking import outlast
+from airflow_provider.runtime.client.base import ClientError, Heartbeat, JobState, LinkLost, LogBytes
 from airflow_provider.runtime.control.joblog import JobLog
+from airflow_provider.runtime.errors import Superseded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
     from airflow_provider.runtime.client.base import ClusterClient, FollowStream, Owner
     from airflow_provider.runtime.control.controller import Sink
@@ -28,7 +28,6 @@ class Follower:
         self.job_id = job_id
         self.log = JobLog()
         self._sink = sink
-        self._written: deque[tuple[float, int]] = deque()
 
     async def events(self, client: ClusterClient, owner: Owner) -> AsyncGenerator[JobState | Heartbeat, None]:
         """Write the job's log to the sink and yield its states, and a heartbeat for each sign of life.
@@ -43,13 +42,10 @@ class Follower:
         try:
             async for message in stream:
                 if isinstance(message, LogBytes):
-                    for text in self.log.feed(message.offset, message.data):
-                        await self._sink.output(text)
-                    self._written.append((time.monotonic(), self.log.written or 0))
+                    await self._write(self.log.feed(message.offset, message.data))
                     yield Heartbeat()
                 elif isinstance(message, JobState) and message.status.terminal:
-                    for text in self.log.finish():
-                        await self._sink.output(text)
+                    await self._write(self.log.finish())
                     yield message
                     return
                 else:
@@ -58,15 +54,26 @@ class Follower:
         finally:
             acknowledging.cancel()
             await stream.close()
+            await outlast(acknowledging)
+
+    async def _write(self, records: Iterator[str]) -> None:
+        async def write() -> None:
+            for text in records:
+                await self._sink.output(text)
+
+        # To its end, also when we are cancelled: else nobody knew whether the record in hand was written.
+        writing = asyncio.create_task(write())
+        await outlast(writing)
+        writing.result()
 
     async def _acknowledge(self, stream: FollowStream) -> None:
+        acknowledged, settled = None, self.log.written
         while True:
             await asyncio.sleep(_SETTLE_SECONDS)
-            settled = None
-            while self._written and self._written[0][0] <= time.monotonic() - _SETTLE_SECONDS:
-                settled = self._written.popleft()[1]
-            if settled is not None:
+            if settled is not None and settled != acknowledged:
                 try:
                     await stream.acknowledge(settled)
-                except LinkLost:
+                except (ClientError, Superseded):
                     return  # whoever reads the stream learns of it too, and decides
+                acknowledged = settled
+            settled = self.log.written

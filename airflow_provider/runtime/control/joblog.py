@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_LINE_BYTES = 64 * 1024
-"""Longer lines are written in pieces of this size."""
-
 MAX_RECORD_BYTES = 64 * 1024
-"""Lines that come together go into one log record up to this size."""
+"""Lines that come together go into one log record up to this size; a longer line is written in pieces of it."""
 
 LAST_LINES = 20
 """How many lines of the log a failure shows."""
@@ -30,61 +27,70 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
 class JobLog:
-    """Cuts one job's log into text for log records.
+    """Cuts one job's log into text for log records; how its bytes arrive makes no difference to the text.
 
     Attributes:
         position: Offset of the first byte that has not been received; None before the first byte.
-        written: Offset of the first byte that has not been given out as text.
-        last_lines: The last lines given out.
+        written: Offset of the first byte that has not been taken as text; None before the first byte.
+        last_lines: The last lines taken.
     """
 
     def __init__(self) -> None:
         self.position: int | None = None
         self.written: int | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._rest = b""
+        self._rest = bytearray()
+        self._inside_line = False
 
     def feed(self, offset: int, data: bytes) -> Iterator[str]:
-        """Take the bytes at ``offset`` and yield the text of log records.
+        """Take the bytes at ``offset`` and return the text of the log records that are complete now.
 
-        ``written`` moves on with each record that is taken from the iterator. Bytes that were received before are
-        skipped.
+        Bytes that were received before are skipped. A record counts as taken when the next one is asked for; one
+        that was not (writing it failed) comes again at the next call.
+
+        Raises:
+            ValueError: bytes between the last call's and these are missing.
         """
         if self.position is None:
             self.position = self.written = offset
-        known = self.position - offset
-        if known > 0:
-            data = data[known:]
-        self.position += len(data)
-        self._rest += data
-        yield from self._cut(final=False)
+        if offset > self.position:
+            raise ValueError(f"the log goes on at byte {offset}, but byte {self.position} has not come yet")
+        new = memoryview(data)[self.position - offset :]
+        self.position += len(new)
+        self._rest += new
+        return self._records(final=False)
 
     def finish(self) -> Iterator[str]:
-        """Yield what is left when the log has ended: a last line without its newline."""
-        yield from self._cut(final=True)
+        """Return what is left when the log has ended: a last line without its newline."""
+        return self._records(final=True)
 
-    def _cut(self, *, final: bool) -> Iterator[str]:
-        while self._rest:
-            size = self._piece(final)
-            if size == 0:
-                return
-            piece, self._rest = self._rest[:size], self._rest[size:]
-            text = render(piece)
-            self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in text.split("\n"))
-            yield text
+    def _records(self, *, final: bool) -> Iterator[str]:
+        while size := self._record_size(final=final):
+            text = render(self._rest[:size])
+            goes_on = self._rest[size - 1] != ord("\n")
+            ended_line = self._inside_line and text.partition("\n")[0] == ""
+            # Of a line written in pieces nothing but its newline was left: that makes no line of its own.
+            if text or not ended_line:
+                text = text[1:] if ended_line else text
+                yield text
+                self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in text.split("\n"))
+            del self._rest[:size]
             self.written = (self.written or 0) + size
+            self._inside_line = goes_on
 
-    def _piece(self, final: bool) -> int:
+    def _record_size(self, *, final: bool) -> int:
         """Return how many bytes make the next record, 0 when more must come first."""
         end = self._rest.rfind(b"\n", 0, MAX_RECORD_BYTES) + 1
         if end:
             return end
-        if len(self._rest) >= MAX_LINE_BYTES:
-            return _character_boundary(self._rest, MAX_LINE_BYTES)
+        if len(self._rest) >= MAX_RECORD_BYTES:
+            # A progress bar is cut between two of its states, any other line between two characters.
+            end = self._rest.rfind(b"\r", 0, MAX_RECORD_BYTES) + 1
+            return end or _character_boundary(self._rest[:MAX_RECORD_BYTES])
         return len(self._rest) if final else 0
 
 
-def render(piece: bytes) -> str:
+def render(piece: bytes | bytearray) -> str:
     """Return the text of whole lines: decoded, progress bars collapsed, unprintable characters shown.
 
     Bytes that are no UTF-8 become U+FFFD; of a line that was overwritten with carriage returns, the last state stays.
@@ -101,9 +107,8 @@ def _last_state(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def _character_boundary(data: bytes, size: int) -> int:
-    """Return ``size`` or a little less, so that no UTF-8 character is cut in two."""
+def _character_boundary(data: bytearray) -> int:
+    """Return the size of ``data`` or a little less, so that no UTF-8 character is cut in two."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[:size])
-    pending = len(decoder.getstate()[0])
-    return size - pending
+    decoder.decode(data)
+    return len(data) - len(decoder.getstate()[0])

@@ -4,8 +4,9 @@
 a part of the state (``Step``), so a controller that crashed goes on from the stored state as if nothing had happened.
 
 Invariants, each property-tested: at most one live cluster job per task; nothing leaves a terminal status; no terminal
-status before the cluster is torn down (or given up on, loudly); restarts never exceed the budget; "unreachable" alone,
-within the limit that the user set, never destroys a cluster.
+status before the cluster is torn down (or given up on, loudly: then the task ends, and no other cluster takes its
+place); restarts never exceed the budget; "unreachable" alone, within the limit that the user set, never destroys a
+cluster.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from airflow_provider.runtime.control.events import (
 from airflow_provider.runtime.control.status import Status
 
 MAX_LAUNCH_FAILURES = 5
+MAX_LINK_FAILURES = 20
 MAX_AGENT_RESTARTS = 3
-MAX_TEAR_DOWNS = 5
+MAX_TEAR_DOWNS = 10
 MAX_CONTROLLER_ERRORS = 5
-_BACKOFF_SECONDS = 1.0
 _BACKOFF_LIMIT_SECONDS = 30.0
 
 
@@ -100,7 +101,7 @@ class State:
         link_failures: Broken links in a row, without a word from the job between them.
         agent_restarts: Failed restarts of the agent in a row.
         tear_downs: Failed tear-downs in a row.
-        errors: Unexpected errors of the controller in this try.
+        errors: Unexpected errors of the controller, without a word from the job between them.
         leaked: The cluster could not be removed.
     """
 
@@ -141,7 +142,7 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
         case Lost() if state.step in (Step.SUBMIT, Step.FOLLOW, Step.PROBE, Step.CANCEL):
             return _lost(state, event.evidence, policy)
         case LinkBroke() if state.step in (Step.SUBMIT, Step.FOLLOW, Step.CANCEL):
-            return _link_broke(state, event)
+            return _link_broke(state, event, policy)
     match state.step:
         case Step.PROVISION:
             return _provision(state, event)
@@ -149,12 +150,14 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
             return _submit(state, event)
         case Step.FOLLOW:
             return _follow(state, event, policy)
-        case Step.PROBE | Step.RESTART_AGENT:
+        case Step.PROBE:
             return _probe(state, event, policy)
-        case Step.CANCEL:
-            return _cancel(state, event)
+        case Step.RESTART_AGENT:
+            return _restart_agent(state, event, policy)
         case Step.TEAR_DOWN:
             return _tear_down(state, event)
+        case Step.CANCEL if isinstance(event, JobEnded):
+            return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
         case Step.WAIT if isinstance(event, WaitOver):
             return replace(state, step=state.after_wait, after_wait=Step.DONE, wait_seconds=0.0), ()
     return state, ()
@@ -163,18 +166,23 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
 def begin_afresh(state: State) -> State:
     """Return the state in which a task is run anew, with nothing of what it did so far but the count of attempts.
 
-    A live task is cancelled and torn down first.
+    A live task is cancelled and torn down first; so is a cluster that was left behind.
     """
-    if state.status.terminal:
+    if state.status.terminal and not state.leaked:
         return State(attempt=state.attempt + 1)
-    if state.job_id is not None and state.outcome is None:
-        return replace(state, status=Status.CANCELLING, step=Step.CANCEL, afresh=True)
-    return replace(state, status=Status.CANCELLING, step=Step.TEAR_DOWN, afresh=True)
+    running = state.job_id is not None and (state.outcome is None or state.step is Step.CANCEL)
+    return State(
+        status=Status.CANCELLING,
+        step=Step.CANCEL if running else Step.TEAR_DOWN,
+        attempt=state.attempt,
+        job_id=state.job_id if running else None,
+        afresh=True,
+    )
 
 
 def backoff(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row."""
-    return float(min(_BACKOFF_SECONDS * 2 ** max(failures - 1, 0), _BACKOFF_LIMIT_SECONDS))
+    return min(float(2 ** max(failures - 1, 0)), _BACKOFF_LIMIT_SECONDS)
 
 
 def _wait(state: State, seconds: float, then: Step) -> State:
@@ -187,31 +195,28 @@ def _end(state: State, outcome: Outcome) -> State:
 
 
 def _stop(state: State, event: StopRequested) -> Decision:
-    if state.outcome is not None or state.afresh:
-        return replace(state, afresh=False, outcome=state.outcome or event.outcome), ()
-    has_job = state.job_id is not None
-    stopped = replace(
-        state,
-        status=Status.CANCELLING,
-        outcome=event.outcome,
-        step=Step.CANCEL if has_job else Step.TEAR_DOWN,
-    )
-    return stopped, (f"stopping: {event.outcome.reason}",)
+    if state.outcome is not None:
+        return state, ()
+    lines = (f"stopping: {event.outcome.reason}",)
+    stopped = replace(state, status=Status.CANCELLING, outcome=event.outcome)
+    if state.afresh:  # on its way down already, and now to stay there
+        return replace(stopped, afresh=False), lines
+    down = Step.TEAR_DOWN if state.job_id is None else Step.CANCEL
+    return replace(stopped, step=down, after_wait=Step.DONE, wait_seconds=0.0), lines
 
 
 def _controller_failed(state: State, event: ControllerFailed) -> Decision:
     errors = state.errors + 1
-    failed = replace(state, errors=errors)
+    failed = replace(state, errors=errors, after_wait=Step.DONE, wait_seconds=0.0)
+    again = state.after_wait if state.step is Step.WAIT else state.step
     if errors <= MAX_CONTROLLER_ERRORS:
-        again = state.after_wait if state.step is Step.WAIT else state.step
-        seconds = backoff(errors)
-        return _wait(failed, seconds, again), (
-            f"unexpected error, trying again in {seconds:g} s: {event.reason}",
-        )
-    if state.step is Step.TEAR_DOWN:
-        return _gone(replace(failed, leaked=True)), (f"giving up on the cluster: {event.reason}",)
-    outcome = state.outcome or Outcome(Status.FAILED_CONTROLLER, event.reason)
-    return _end(failed, outcome), (f"giving up after {errors} unexpected errors: {event.reason}",)
+        text = f"unexpected error, trying again in {backoff(errors):g} s: {event.reason}"
+        return _wait(failed, backoff(errors), again), (text,)
+    if again is Step.TEAR_DOWN:
+        return _leave_behind(failed, event.reason)
+    text = f"giving up after {errors} unexpected errors: {event.reason}"
+    decided = state.outcome or (None if state.afresh else Outcome(Status.FAILED_CONTROLLER, event.reason))
+    return replace(failed, step=Step.TEAR_DOWN, outcome=decided), (text,)
 
 
 def _provision(state: State, event: Event) -> Decision:
@@ -247,7 +252,7 @@ def _follow(state: State, event: Event, policy: Policy) -> Decision:
         case JobStarted():
             return replace(state, status=Status.RUNNING), ()
         case Heard():
-            return replace(state, link_failures=0), ()
+            return replace(state, link_failures=0, errors=0), ()
         case JobEnded(JobEnd.SUCCEEDED):
             outcome = Outcome(Status.SUCCEEDED, event.reason, event.exit_codes, event.output)
             return _end(state, outcome), ()
@@ -302,30 +307,35 @@ def _lost(state: State, evidence: str, policy: Policy) -> Decision:
     return recovered, (f"the cluster was lost: {evidence}. Recovery {recovered.recoveries} begins",)
 
 
-def _link_broke(state: State, event: LinkBroke) -> Decision:
+def _link_broke(state: State, event: LinkBroke, policy: Policy) -> Decision:
     if state.step is Step.CANCEL:
         # Tearing down ends the job as well, and is tried until it is verified.
         return replace(state, step=Step.TEAR_DOWN), (f"cannot cancel the job: {event.reason}",)
     failures = state.link_failures + 1
     broken = replace(state, link_failures=failures)
+    if failures >= MAX_LINK_FAILURES:
+        text = f"it answers, but {failures} calls in a row failed, at last with: {event.reason}"
+        return _lost(broken, text, policy)
     if failures == 1:
         return replace(broken, step=Step.PROBE), (f"lost contact with the cluster: {event.reason}",)
-    return _wait(broken, backoff(failures - 1), Step.PROBE), ()
+    seconds = backoff(failures - 1)
+    text = (
+        f"lost contact again ({failures} times in a row), looking after it in {seconds:g} s: {event.reason}"
+    )
+    return _wait(broken, seconds, Step.PROBE), (text,)
+
+
+def _back_to_work(state: State) -> State:
+    back = Step.SUBMIT if state.job_id is None else Step.FOLLOW
+    return replace(state, step=back, unreachable_since=None, agent_restarts=0)
 
 
 def _probe(state: State, event: Event, policy: Policy) -> Decision:
-    back = Step.SUBMIT if state.job_id is None else Step.FOLLOW
     match event:
-        case Alive() | AgentRestarted():
-            return replace(state, step=back, unreachable_since=None, agent_restarts=0), ()
+        case Alive():
+            return _back_to_work(state), ()
         case AgentDown():
             return replace(state, step=Step.RESTART_AGENT), ("the agent is down; starting it again",)
-        case AgentRestartFailed(reason):
-            failures = state.agent_restarts + 1
-            failed = replace(state, agent_restarts=failures)
-            if failures >= MAX_AGENT_RESTARTS:
-                return _lost(failed, f"its agent failed to start {failures} times: {reason}", policy)
-            return _wait(failed, backoff(failures), Step.PROBE), (f"the agent did not start: {reason}",)
         case Unreachable(evidence, now):
             since = state.unreachable_since if state.unreachable_since is not None else now
             if now - since >= policy.unreachable_timeout:
@@ -338,10 +348,16 @@ def _probe(state: State, event: Event, policy: Policy) -> Decision:
     return state, ()
 
 
-def _cancel(state: State, event: Event) -> Decision:
+def _restart_agent(state: State, event: Event, policy: Policy) -> Decision:
     match event:
-        case JobEnded():
-            return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
+        case AgentRestarted():
+            return _back_to_work(state), ()
+        case AgentRestartFailed(reason):
+            failures = state.agent_restarts + 1
+            failed = replace(state, agent_restarts=failures)
+            if failures >= MAX_AGENT_RESTARTS:
+                return _lost(failed, f"its agent failed to start {failures} times: {reason}", policy)
+            return _wait(failed, backoff(failures), Step.PROBE), (f"the agent did not start: {reason}",)
     return state, ()
 
 
@@ -353,8 +369,7 @@ def _tear_down(state: State, event: Event) -> Decision:
             failures = state.tear_downs + 1
             failed = replace(state, tear_downs=failures)
             if failures >= MAX_TEAR_DOWNS:
-                text = f"the cluster could not be removed and is left behind: {reason}"
-                return _gone(replace(failed, leaked=True)), (text,)
+                return _leave_behind(failed, reason)
             seconds = backoff(failures)
             text = f"the cluster is not removed yet, trying again in {seconds:g} s: {reason}"
             return _wait(failed, seconds, Step.TEAR_DOWN), (text,)
@@ -364,10 +379,18 @@ def _tear_down(state: State, event: Event) -> Decision:
 def _gone(state: State) -> State:
     """Go on after the cluster is gone: anew, to the end, or to the next launch."""
     if state.afresh:
-        return State(attempt=state.attempt + 1, leaked=state.leaked)
+        return State(attempt=state.attempt + 1)
     if state.outcome is not None:
         return replace(state, status=state.outcome.status, step=Step.DONE, tear_downs=0)
     gone = replace(state, step=Step.PROVISION, tear_downs=0)
     if state.launch_failures:
         return _wait(gone, backoff(state.launch_failures), Step.PROVISION)
     return gone
+
+
+def _leave_behind(state: State, reason: str) -> Decision:
+    """End the task although its cluster may be there still: no other may run beside it."""
+    text = f"the cluster could not be removed and is left behind: {reason}"
+    outcome = state.outcome or Outcome(Status.FAILED_CONTROLLER, text)
+    left = replace(state, status=outcome.status, step=Step.DONE, outcome=outcome, afresh=False, leaked=True)
+    return left, (text,)

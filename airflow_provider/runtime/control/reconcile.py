@@ -39,13 +39,19 @@ def reconcile(found: TaskRecord | None, *, max_tries: int) -> Reconciled:
         return Reconciled(state, "an earlier try succeeded: finishing with its result")
     if state.status.terminal:
         return Reconciled(begin_afresh(state), f"the earlier try ended {state.status.value}: starting afresh")
-    if state.outcome is not None and state.outcome.status is not Status.SUCCEEDED:
+    if state.afresh:
         return Reconciled(
-            replace(begin_afresh(state), errors=0),
+            replace(state, errors=0), "an earlier try ends what runs, to start afresh: going on with that"
+        )
+    if state.outcome is not None:
+        if state.outcome.status is Status.SUCCEEDED:
+            return Reconciled(replace(state, errors=0), "an earlier try succeeded: cleaning up after it")
+        return Reconciled(
+            begin_afresh(state),
             f"the earlier try is ending as {state.outcome.status.value}: starting afresh after it",
         )
     if state.job_id is not None:
-        return Reconciled(
-            replace(state, errors=0), f"going on with attempt {state.attempt}, which still runs"
-        )
-    return Reconciled(replace(state, errors=0), "taking over the launch that is under way")
+        message = f"going on with attempt {state.attempt}, which still runs"
+    else:
+        message = "taking over the launch that is under way"
+    return Reconciled(replace(state, errors=0), message)

@@ -29,7 +29,7 @@ def job_request(record: TaskRecord, candidate: Candidate, secrets: dict[str, str
     order = record.order
     task = order.task
     task_ids = record.task_ids()
-    gpus = str(math.ceil(max(candidate.accelerators.values(), default=0)))
+    gpus = str(_gpus_per_node(candidate))
     ours = {
         "SKYPILOT_TASK_ID": task_ids[order.chain.index],
         "SKYPILOT_TASK_IDS": "\n".join(task_ids),
@@ -49,14 +49,18 @@ def job_request(record: TaskRecord, candidate: Candidate, secrets: dict[str, str
         "TASK_ATTEMPT": str(record.attempt),
     }
     envs = {name: value for name, value in task.envs.items() if value is not None}
-    for name in ours:
-        secrets.pop(name, None)
     return JobRequest(
         name=task.name,
         setup=task.setup or "",
         run=task.run or "",
         envs={**envs, **ours},
-        secrets=secrets,
+        # They are laid over the variables on the cluster, and ours come first there too.
+        secrets={name: value for name, value in secrets.items() if name not in ours},
         files=tuple(FileTree(tree.digest, tree.kind, tree.destination) for tree in order.files),
         grace_seconds=order.grace_seconds,
     )
+
+
+def _gpus_per_node(candidate: Candidate) -> int:
+    gpus = (count for name, count in candidate.accelerators.items() if not name.lower().startswith("tpu"))
+    return math.ceil(max(gpus, default=0))

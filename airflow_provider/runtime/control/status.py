@@ -40,7 +40,7 @@ _LIVE = frozenset({Status.PENDING, Status.STARTING, Status.RUNNING, Status.RECOV
 
 
 def chain_status(tasks: Sequence[Status]) -> Status:
-    """Return the status of a chain: that of its first live task, else of its first failed one.
+    """Return the status of a chain: that of its first failed task, else of its first live one.
 
     When all have ended and none failed: CANCELLED if any was cancelled, else SUCCEEDED.
     """

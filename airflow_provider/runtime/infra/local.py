@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import uuid
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.agent.jobdir import write_private
+from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.blocking import run_blocking
 from airflow_provider.runtime.client.base import ClientError, LinkLost
 from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError, Probe
@@ -87,7 +87,10 @@ class LocalInfra:
 
     async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
         """See Infra."""
-        record = await run_blocking(self._create, name)
+        try:
+            record = await run_blocking(self._create, name)
+        except OSError as error:
+            raise InfraError(f"cluster {name} cannot be made: {error}") from error
         handle = self._handle(name, record)
         await say(f"starting the agent of cluster {name} on this machine")
         await self.restart_agent(handle)
@@ -162,27 +165,37 @@ class LocalInfra:
         """Return the record of the cluster, made first when there is none of this boot."""
         directory = self._directory(name)
         record = self._read(name)
-        if record is not None:
-            if record["boot_id"] == _boot_id():
-                return record
-            self._remove(name, 0.0)  # nothing of it survived the reboot
+        if record is not None and record["boot_id"] == _boot_id():
+            return record
+        if directory.exists():
+            # Nothing of it survived the reboot, or its agent is removing it, or its record cannot be read.
+            self._remove(name, 0.0)
         record = {"instance": uuid.uuid4().hex, "boot_id": _boot_id()}
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        write_private(directory / _RECORD, json.dumps(record))
+        mine = directory / f".{_RECORD}.{record['instance']}"
+        write_private(mine, json.dumps(record))
+        try:
+            os.link(mine, directory / _RECORD)
+        except FileExistsError:
+            # Somebody else makes it at the same time: one cluster for both.
+            return self._read(name) or record
+        finally:
+            mine.unlink(missing_ok=True)
         return record
 
     def _read(self, name: str) -> dict[str, str] | None:
+        """Return the cluster's record, None when there is none that makes sense."""
         try:
-            record: dict[str, str] = json.loads((self._directory(name) / _RECORD).read_text())
-        except FileNotFoundError:
+            record = json.loads((self._directory(name) / _RECORD).read_text())
+            return {"instance": str(record["instance"]), "boot_id": str(record["boot_id"])}
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
-        return record
 
     def _why_gone(self, handle: ClusterHandle) -> str | None:
         record = self._read(handle.name)
         if record is None:
-            return "the cluster's directory is gone"
+            return "the cluster's directory or its record is gone"
         if record["instance"] != handle.instance:
             return "another cluster lies under this name"
         if record["boot_id"] != _boot_id():
@@ -194,7 +207,7 @@ class LocalInfra:
         environment = {
             name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")
         }
-        command = [sys.executable, "-m", "airflow_provider.runtime.agent", "--disposable"]
+        command = [sys.executable, "-X", "utf8", "-m", "airflow_provider.runtime.agent", "--disposable"]
         command += ["--root", str(directory), "--instance", handle.instance]
         command += ["--lease", str(self._lease_seconds)]
         try:
@@ -208,12 +221,15 @@ class LocalInfra:
                 timeout=_START_SECONDS,
                 check=False,
             )
+        except OSError as error:
+            raise InfraError(f"the agent of cluster {handle.name} cannot be started: {error}") from error
         except subprocess.TimeoutExpired as error:
             raise InfraError(
                 f"the agent of cluster {handle.name} did not start in {_START_SECONDS} s"
             ) from error
         if done.returncode != 0:
-            raise InfraError(f"the agent of cluster {handle.name} did not start: {done.stderr.strip()}")
+            why = done.stderr.strip() or f"it ended with code {done.returncode}"
+            raise InfraError(f"the agent of cluster {handle.name} did not start: {why}")
 
     def _agent_lives(self, name: str) -> bool:
         try:
@@ -232,22 +248,24 @@ class LocalInfra:
         directory = self._directory(name)
         # Away from its name first: from here on nobody takes what is left for a cluster.
         remains = self._root / f".removed-{name}-{uuid.uuid4().hex}"
-        with suppress(FileNotFoundError):
-            directory.rename(remains)
-        left = processes.end(
-            lambda: processes.members([], processes.CLUSTER_MARKER, str(directory)),
-            grace=grace,
-            limit=grace + _KILL_LIMIT_SECONDS,
-        )
+        try:
+            with suppress(FileNotFoundError):
+                directory.rename(remains)
+            left = processes.end(
+                lambda: processes.members([], processes.CLUSTER_MARKER, str(directory)),
+                grace=grace,
+                limit=grace + _KILL_LIMIT_SECONDS,
+            )
+        except OSError as error:
+            raise InfraError(f"cluster {name}: {error}") from error
         if left:
             raise InfraError(
                 f"cluster {name}: processes {sorted(process.pid for process in left)} cannot be killed"
             )
-        for path in [*self._root.glob(f".removed-{name}-*"), directory]:
+        # Others' names may begin with this one's: the last part is 32 hexadecimal digits.
+        for path in [*self._root.glob(f".removed-{name}-{'[0-9a-f]' * 32}"), directory]:
             try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                continue
+                remove_tree(path)
             except OSError as error:
                 raise InfraError(f"cluster {name}: cannot remove {path}: {error}") from error
 

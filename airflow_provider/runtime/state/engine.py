@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,10 +49,23 @@ def _set_up_sqlite(connection: object, _record: object) -> None:
     # The driver's own implicit BEGIN comes too late for a read that decides about a write.
     connection.isolation_level = None  # type: ignore[attr-defined]  # a DB-API connection has no common type
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
+    """Switch the file's mode; SQLite's own waiting does not cover two processes that do so with a new file."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

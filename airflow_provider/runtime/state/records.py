@@ -95,6 +95,7 @@ class TaskRecord:
         job_id: Number of the managed job (one chain in one DAG run) that it is a stage of.
         job_created_at: When the job was first seen, in seconds since the epoch.
         key: The Airflow task.
+        cluster_name: Name of its cluster: the same for every attempt and try, so that one is taken over, never doubled.
         owner: Id of the Airflow task instance (one try) that may control it.
         generation: Fencing token; grows with each claim.
         max_tries: Airflow's own count at the time of the intent; clearing a task raises it, a retry does not.
@@ -108,6 +109,7 @@ class TaskRecord:
     job_id: int
     job_created_at: float
     key: TaskKey
+    cluster_name: str
     owner: str
     generation: int
     max_tries: int
@@ -140,11 +142,6 @@ class TaskRecord:
     def output(self) -> str | None:
         """JSON text that the task left as its result."""
         return self.state.outcome.output if self.state.outcome else None
-
-    @property
-    def cluster_name(self) -> str:
-        """Name of the task's cluster: the same for every attempt, so that one is taken over, never doubled."""
-        return f"{self.order.task.name[:60]}-{self.id}"
 
     def task_ids(self) -> list[str]:
         """Return ``SKYPILOT_TASK_ID`` of every stage of the chain, in order.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_provider.runtime.control.codec import state_from_json, state_to_json
+from airflow_provider.runtime.control.status import Status
 from airflow_provider.runtime.errors import Superseded
 from airflow_provider.runtime.state.engine import engine_for
 from airflow_provider.runtime.state.records import TaskEvent, TaskKey, TaskOrder, TaskRecord
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider.runtime.control.machine import State
+
+_TERMINAL = [status.value for status in Status if status.terminal]
 
 _SELECT = sa.select(tasks, jobs.c.created_at.label("job_created_at")).join(jobs, tasks.c.job_id == jobs.c.id)
 
@@ -47,8 +50,10 @@ class StateStore:
 
         Raises:
             NewerSchema: a later version of the provider uses this database.
+            StoreUnavailable: the database cannot be reached.
         """
-        return cls(engine_for(url))
+        with _available():
+            return cls(engine_for(url))
 
     def intend(
         self,
@@ -68,6 +73,20 @@ class StateStore:
             order: What the user asks for.
             decide: Returns the state to go on from, given the record of an earlier try.
         """
+        try:
+            return self._intend(key, owner, max_tries, order, decide)
+        except sa.exc.IntegrityError:
+            # Another try wrote the task's first record between our look and our insert; now we find it.
+            return self._intend(key, owner, max_tries, order, decide)
+
+    def _intend(
+        self,
+        key: TaskKey,
+        owner: str,
+        max_tries: int,
+        order: TaskOrder,
+        decide: Callable[[TaskRecord | None], State],
+    ) -> TaskRecord:
         now = time.time()
         with self._write() as connection:
             job_id = self._job(connection, key, order.chain.chain_id, now)
@@ -83,7 +102,14 @@ class StateStore:
             if found is None:
                 result = connection.execute(
                     sa.insert(tasks)
-                    .values(**_key_columns(key), job_id=job_id, generation=1, created_at=now, **values)
+                    .values(
+                        **_key_columns(key),
+                        job_id=job_id,
+                        cluster_prefix=order.task.name[:60],
+                        generation=1,
+                        created_at=now,
+                        **values,
+                    )
                     .returning(tasks.c.id)
                 )
                 task = result.scalar_one()
@@ -125,7 +151,9 @@ class StateStore:
     def transition(
         self, record: TaskRecord, *, state: State, event: str, message: str, cluster: dict[str, Any] | None
     ) -> TaskRecord:
-        """Store a new state together with its audit event; one transaction.
+        """Store a new state together with its audit event; one transaction. A terminal status stays for good.
+
+        Repeating a call whose answer was lost is safe.
 
         Args:
             record: The record as the caller last saw it; its generation is the caller's claim.
@@ -135,22 +163,31 @@ class StateStore:
             cluster: Handle of the present cluster, None when there is none.
 
         Raises:
-            Superseded: somebody claimed the task later.
+            Superseded: somebody claimed the task later, or it has ended otherwise.
         """
         now = time.time()
         with self._write() as connection:
             result = connection.execute(
                 sa.update(tasks)
-                .where(tasks.c.id == record.id, tasks.c.generation == record.generation)
+                .where(
+                    tasks.c.id == record.id,
+                    tasks.c.generation == record.generation,
+                    tasks.c.status.not_in(_TERMINAL),
+                )
                 .values(
                     cluster=None if cluster is None else json.dumps(cluster),
                     updated_at=now,
                     **_state_columns(state),
                 )
             )
-            if result.rowcount != 1:
-                raise Superseded(f"managed task {record.id} was claimed after generation {record.generation}")
             after = self._get(connection, record.id)
+            if result.rowcount != 1:
+                if (after.generation, after.state) == (record.generation, state):
+                    return after
+                raise Superseded(
+                    f"managed task {record.id} is {after.status.value}, controlled by {after.owner} (generation "
+                    f"{after.generation}); generation {record.generation} may not change it any more"
+                )
             self._event(connection, after, event, message, now)
             if state.status.terminal:
                 connection.execute(sa.delete(blob_references).where(blob_references.c.task == record.id))
@@ -212,11 +249,8 @@ class StateStore:
 
     @contextmanager
     def _connect(self, *, writes: bool = True) -> Iterator[sa.Connection]:
-        try:
-            with self._engine.connect().execution_options(writes=writes) as connection:
-                yield connection
-        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            raise StoreUnavailable(f"state store: {error.orig}") from error
+        with _available(), self._engine.connect().execution_options(writes=writes) as connection:
+            yield connection
 
     def _job(self, connection: sa.Connection, key: TaskKey, chain_id: str, now: float) -> int:
         """Return the number of the managed job, given out on first use."""
@@ -278,9 +312,22 @@ class StateStore:
                 generation=record.generation,
                 event=event,
                 status=record.status.value,
-                message=message,
+                message=_storable(message),
             )
         )
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        raise StoreUnavailable(f"state store: {error.orig}") from error
+
+
+def _storable(text: str) -> str:
+    """Return ``text`` without what a database cannot hold: messages may quote any bytes of a failed command."""
+    return text.replace("\0", "").encode("utf-8", "backslashreplace").decode()
 
 
 def _where(key: TaskKey) -> sa.ColumnElement[bool]:
@@ -306,6 +353,7 @@ def _record(row: sa.Row[Any]) -> TaskRecord:
         job_id=row.job_id,
         job_created_at=row.job_created_at,
         key=TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index),
+        cluster_name=f"{row.cluster_prefix}-{row.id}",
         owner=row.owner,
         generation=row.generation,
         max_tries=row.max_tries,

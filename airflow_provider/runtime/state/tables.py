@@ -51,6 +51,7 @@ tasks = Table(
     Column("run_id", String(250), nullable=False),
     Column("task_id", String(250), nullable=False),
     Column("map_index", Integer, nullable=False),
+    Column("cluster_prefix", String(60), nullable=False),
     Column("owner", String(64), nullable=False),
     Column("generation", Integer, nullable=False),
     Column("max_tries", Integer, nullable=False),

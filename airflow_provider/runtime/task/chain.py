@@ -256,9 +256,12 @@ def _check_execution(execution: Field) -> None:
 
 
 def _named(tasks: Sequence[ReadTask], chain_name: str) -> tuple[TaskSpec, ...]:
-    """The tasks with their names: the chain's for a single one, else by position where there is none."""
+    """The tasks with their names: their own, else the chain's for a single one, else by position.
+
+    SkyPilot gives a single task the chain's name in any case; in Airflow both show, so each keeps its own.
+    """
     if len(tasks) == 1:
-        return (replace(tasks[0].spec, name=chain_name),)
+        return (replace(tasks[0].spec, name=tasks[0].spec.name or chain_name),)
     specs: list[TaskSpec] = []
     taken: dict[str, int] = {}
     for index, task in enumerate(tasks):

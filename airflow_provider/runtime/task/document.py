@@ -120,9 +120,12 @@ def _add_yaml_error(report: Report, error: yaml.YAMLError, text: str, first_line
         escape = "" if error.character == 0 else ", or write it as an escape within double quotes"
         remedy = f"Remove it{escape}"
     elif isinstance(error, yaml.MarkedYAMLError):
-        # The mark of the problem is where reading stopped; it is the best hint that there is.
+        # The mark of the problem is where reading stopped. At the end of the text that says nothing; what
+        # was open there begins at the mark of the context.
         mark = error.problem_mark or error.context_mark
-        line += mark.line if mark is not None else 0
+        if error.context_mark is not None and mark is not None and mark.index >= len(text):
+            mark = error.context_mark
+        line += min(mark.line if mark is not None else 0, text.rstrip().count("\n"))
         detail = ", ".join(part for part in (error.context, error.problem) if part)
         # What stands in quotes may be the user's text, and that may be a secret; `<…>` are token names.
         message = re.sub(r"'[^<'][^']+'", "'…'", detail) or message
@@ -202,7 +205,8 @@ class _Composer:
     def _scalar(self, event: yaml.ScalarEvent, path: str, line: int) -> Scalar:
         tag = event.tag
         if tag is None or tag == "!":
-            tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
+            resolve = self._loader.resolve
+            tag = resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
         else:
             self._check_tag(tag, ("str", "int", "float", "bool", "null"), path, line)
         try:

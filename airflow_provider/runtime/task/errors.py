@@ -62,6 +62,7 @@ class Report:
         self.source = source
         self.document = document
         self.problems: list[Problem] = []
+        self._known: set[Problem] = set()
 
     def add(
         self,
@@ -82,7 +83,8 @@ class Report:
             message=message,
             remedy=remedy,
         )
-        if problem not in self.problems:
+        if problem not in self._known:
+            self._known.add(problem)
             self.problems.append(problem)
 
     def raise_if_any(self) -> None:

@@ -54,14 +54,6 @@ class MappingNode:
     repeated: tuple[tuple[Scalar, int | None], ...] = ()
     weight: int = 1
 
-    def keys(self) -> tuple[str, ...]:
-        """The texts of the keys, in order."""
-        return tuple(key.text for key, _ in self.entries)
-
-    def get(self, name: str) -> Node | None:
-        """The value under ``name``; None when there is no such key."""
-        return next((value for key, value in self.entries if key.text == name), None)
-
 
 Node = Scalar | SequenceNode | MappingNode
 

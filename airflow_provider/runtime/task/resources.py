@@ -27,7 +27,9 @@ def _read_labels(labels: Field) -> dict[str, str | None]:
     """Labels; a null takes a label of the base away."""
     values: dict[str, str | None] = {}
     for key, value in (labels.mapping("Write key: value pairs below labels:, indented") or {}).items():
-        values[key] = None if value.is_null else value.text_or_empty()
+        text = None if value.is_null else value.text_or_empty()
+        if value.is_null or text is not None:
+            values[key] = text
     return values
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, JsonValue, TypeAdapter
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from airflow_provider.runtime.task import environment, files, secret_references
 from airflow_provider.runtime.task.errors import Report
@@ -30,7 +30,7 @@ class _JsonRecord:
     """Conversion to and from plain JSON values."""
 
     # A stored field that this version does not know must not be dropped without a word.
-    __pydantic_config__ = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values: text, numbers, booleans, None, lists, dictionaries with text keys."""
@@ -44,7 +44,15 @@ class _JsonRecord:
         Raises:
             ValueError: ``data`` lacks a field, has an unknown one, or one of the wrong type.
         """
-        return _adapter(cls).validate_python(data)
+        try:
+            return _adapter(cls).validate_python(data)
+        except ValidationError as error:
+            # Without the stored values, which pydantic's own message would show.
+            details = [
+                f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+                for detail in error.errors(include_input=False, include_context=False, include_url=False)
+            ]
+        raise ValueError(f"not a stored {cls.__name__}: {'; '.join(details)}")
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ class TaskSpec(_JsonRecord):
 
     @property
     def carried_fields(self) -> tuple[str, ...]:
-        """Paths of the fields that have no effect by themselves, sorted; ``resources.use_spot`` if it is true."""
+        """Paths of the fields that have no effect by themselves, sorted; ``use_spot`` counts if true."""
         paths = set(self.carried)
         for candidate in self.resources.candidates:
             paths |= {f"resources.{name}" for name in candidate.carried}

@@ -158,11 +158,14 @@ def _unknown(field: Field, key: str, *, own_level: str, own: frozenset[str]) -> 
         field.misplaced(f"`{key}` is at the wrong level", f"Move it {right_place}")
         return
     name = key.lower().replace("-", "_")
-    suggestion = _SYNONYMS.get(name)
-    if suggestion is None and (matches := get_close_matches(name, sorted(own), n=1, cutoff=0.7)):
-        suggestion = f"{own_level}.{matches[0]}" if own_level else matches[0]
-    if suggestion is None and (matches := get_close_matches(name, sorted(other), n=1, cutoff=0.7)):
-        suggestion = f"resources.{matches[0]}" if in_task else matches[0]
+    # What a close match leads to. Where a name means something at both levels, its own level counts.
+    meanings = {
+        **_SYNONYMS,
+        **{field: f"resources.{field}" if in_task else field for field in other},
+        **{field: f"{own_level}.{field}" if own_level else field for field in own},
+    }
+    matches = get_close_matches(name, sorted(meanings), n=1, cutoff=0.7)
+    suggestion = meanings[matches[0]] if matches else None
     shown = ", ".join(sorted(own - REFUSED_TASK_FIELDS.keys() - REFUSED_RESOURCE_FIELDS.keys()))
     field.misplaced(
         f"unknown field `{shortened(key)}`",

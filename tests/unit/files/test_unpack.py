@@ -71,7 +71,7 @@ class TestADirectory:
         unpack(pack(src, tmp_path / "out").path, tmp_path / "it's here", kind="directory")
         assert look(tmp_path / "it's here") == look(src)
 
-    @pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
+    @pytest.mark.parametrize("mask", [0o000, 0o077])
     def test_has_the_modes_of_the_archive_whatever_the_umask(self, tmp_path, plant, look, umask, mask):
         src = plant(tmp_path / "src", {"a": "", "d/b": ""})
         (src / "a").chmod(0o666)
@@ -367,7 +367,7 @@ NAMES = st.text(
 FILES = st.tuples(st.binary(max_size=1500), st.integers(0, 0o777))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tree=st.recursive(
         st.dictionaries(NAMES, FILES, max_size=4),

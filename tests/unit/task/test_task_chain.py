@@ -58,8 +58,8 @@ def test_k59_a_chain_of_one_document_takes_its_name() -> None:
     assert names("name: solo\nrun: x") == ("solo", ["solo"])
 
 
-def test_the_name_of_the_header_wins_for_a_single_task() -> None:
-    assert names("name: outer\n---\nname: inner\nrun: x\n") == ("outer", ["outer"])
+def test_a_single_task_keeps_its_name_beside_that_of_the_header() -> None:
+    assert names("name: outer\n---\nname: inner\nrun: x\n") == ("outer", ["inner"])
 
 
 @pytest.mark.parametrize(

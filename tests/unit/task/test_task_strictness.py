@@ -345,8 +345,8 @@ def _bomb(levels: int, width: int) -> str:
     "text",
     [
         _bomb(30, 10),
-        "[" * 2000,
-        "{a: " * 2000,
+        "[" * 500,
+        "{a: " * 500,
         "a: &a " + "x" * 200_000 + "\nb: [" + "*a," * 1000 + "]",
         "a: &a {" + ",".join(f"k{i}: 1" for i in range(500)) + "}\nb: {<<: [" + "*a," * 2000 + "]}",
         "envs: {A: '" + "x" * 1_100_000 + "'}",
@@ -387,6 +387,13 @@ def test_the_other_documents_of_a_broken_file_are_still_checked(problems) -> Non
     assert [(p.document, p.line) for p in found] == [(1, 3), (2, 5), (3, 7), (4, 9)]
 
 
+def check(error: TaskValidationError) -> None:
+    assert error.problems
+    assert all(
+        isinstance(p, Problem) and p.message and p.remedy and str(p) in str(error) for p in error.problems
+    )
+
+
 ALPHABET = "ab:-{}[]&*!|>'\"%@`#,?<= \n\t\0~.0159$\\é\u2028"
 WORDS = [
     "name",
@@ -409,8 +416,7 @@ def test_no_text_makes_the_loader_raise_anything_else(text: str) -> None:
     try:
         load_chain_text(text)
     except TaskValidationError as error:
-        assert error.problems
-        assert str(error)
+        check(error)
 
 
 VALUES = st.recursive(
@@ -468,4 +474,4 @@ def test_no_dictionary_makes_the_loader_raise_anything_else(
         try:
             task_from_definition(candidate)
         except TaskValidationError as error:
-            assert all(isinstance(p, Problem) and p.message and p.remedy for p in error.problems)
+            check(error)

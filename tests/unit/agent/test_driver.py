@@ -1,0 +1,343 @@
+"""What becomes of a job, as its driver reports it. Real drivers, real bash, no agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, FileOrder
+from tests.unit.agent.conftest import StartJob, python, wait_for
+
+
+def test_a_job_that_ends_with_0_has_succeeded(run_job: StartJob) -> None:
+    job = run_job("echo hello")
+    assert job.report.status == "SUCCEEDED"
+    assert job.report.exit_codes == (0,)
+    assert 0 < job.report.started_at <= job.report.ended_at
+    assert job.log == "hello\n"
+
+
+def test_a_job_with_nothing_to_run_has_succeeded(run_job: StartJob) -> None:
+    assert run_job().report.status == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("code", [1, 3, 100, 127, 255])
+def test_an_exit_code_is_reported_as_it_is(run_job: StartJob, code: int) -> None:
+    report = run_job(f"exit {code}").report
+    assert (report.status, report.exit_codes) == ("FAILED", (code,))
+    assert report.reason == f"run failed with exit code {code}"
+
+
+def test_a_job_killed_by_a_signal_says_which(run_job: StartJob) -> None:
+    report = run_job("kill -KILL $$").report
+    assert report.exit_codes == (137,)
+    assert report.reason == "run was killed by SIGKILL (exit code 137)"
+
+
+def test_a_signal_without_a_name_is_told_by_number(run_job: StartJob) -> None:
+    report = run_job("kill -36 $$").report
+    assert (report.status, report.exit_codes) == ("FAILED", (164,))
+    assert "signal 36" in report.reason
+
+
+def test_a_signal_in_the_last_command_is_told(run_job: StartJob) -> None:
+    report = run_job("sh -c 'kill -SEGV $$'").report
+    assert report.exit_codes == (139,)
+    assert "SIGSEGV in the last command" in report.reason
+
+
+def test_a_failed_setup_keeps_the_run_from_starting(run_job: StartJob) -> None:
+    job = run_job("echo run", setup="echo setup; exit 4")
+    assert (job.report.status, job.report.exit_codes) == ("FAILED_SETUP", (4,))
+    assert job.report.reason == "setup failed with exit code 4"
+    assert job.log == "setup\n"
+
+
+def test_setup_and_run_share_directory_and_variables_but_not_shell_state(run_job: StartJob) -> None:
+    job = run_job("cat here; echo $V ${X-unset}", setup="pwd > here; X=1; export X", variables={"V": "v"})
+    assert job.log.splitlines() == [str(job.directory.path / "home" / "sky_workdir"), "v unset"]
+
+
+def test_a_command_that_failed_unseen_is_told_in_the_log(run_job: StartJob) -> None:
+    job = run_job("no-such-program-k14\necho after", setup="false\necho done")
+    assert job.report.status == "SUCCEEDED"
+    assert "[managed job] setup: warning: 1 command(s) failed" in job.log
+    assert "[managed job] run: warning" in job.log
+    assert "line 1: `no-such-program-k14` exited with 127" in job.log
+
+
+def test_a_job_begins_with_default_signals_and_nothing_open(run_job: StartJob) -> None:
+    job = run_job("grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd")
+    blocked, ignored, *descriptors = job.log.split("\n")
+    assert int(blocked.split()[1], 16) == 0
+    assert int(ignored.split()[1], 16) == 0
+    assert len([d for d in descriptors if d]) == 4  # 0 to 2, and the directory that ls reads
+
+
+def test_ignored_signals_of_whoever_started_the_agent_change_nothing(tmp_path: Path, start_job) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGCHLD, signal.SIGTERM)}
+    try:
+        job = start_job("trap 'echo told; exit 9' TERM; kill $$; sleep 0.01; exit 1")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert job.wait().report.exit_codes == (9,)
+
+
+def test_a_thousand_lines_and_a_quick_end_are_all_there(run_job: StartJob) -> None:
+    assert run_job("seq 1000").log.split() == [str(n) for n in range(1, 1001)]
+
+
+def test_the_last_line_needs_no_newline(run_job: StartJob) -> None:
+    assert run_job("printf 'no-newline-end'").log == "no-newline-end"
+
+
+def test_what_a_killed_program_printed_last_is_there(run_job: StartJob) -> None:
+    job = run_job(python("import os; print('last'); os.kill(os.getpid(), 9)"))
+    assert job.log.startswith("last\n")
+
+
+def test_python_prints_without_delay(start_job: StartJob) -> None:
+    job = start_job(python("import sys; print('first'); sys.stdin.read(); import time; time.sleep(100)"))
+    job.wait_for_log("first")
+    job.send(signal.SIGTERM)
+    assert job.wait().report.status == "CANCELLED"
+
+
+def test_a_job_may_close_its_output(run_job: StartJob) -> None:
+    job = run_job("echo before; exec >&- 2>&-; echo lost; sleep 0.01; exit 5")
+    assert (job.report.exit_codes, job.log) == ((5,), "before\n")
+
+
+def test_a_job_may_remove_its_home(run_job: StartJob) -> None:
+    job = run_job('echo before; rm -rf "$HOME"; echo after')
+    assert (job.report.status, job.log) == ("SUCCEEDED", "before\nafter\n")
+
+
+def test_a_setup_that_removes_the_working_directory_is_told(run_job: StartJob) -> None:
+    job = run_job("echo run", setup='rm -rf "$PWD"')
+    assert job.report.status == "FAILED_SETUP"
+    assert "sky_workdir" in job.report.reason
+
+
+def test_raw_bytes_reach_the_log_as_they_are(run_job: StartJob) -> None:
+    code = "import sys; w=sys.stdout.buffer.write; [w('€'.encode()*999+b'\\n') for _ in range(300)]; w(b'\\x80\\xff\\x00 raw\\n')"
+    job = run_job(f"python3 -c {shlex.quote(code)}", variables={"LANG": "C", "LC_ALL": "C"})
+    assert job.directory.log.read_bytes() == ("€".encode() * 999 + b"\n") * 300 + b"\x80\xff\x00 raw\n"
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "de_DE.ISO-8859-1"])
+def test_values_and_scripts_are_utf8_whatever_the_locale(start_job, monkeypatch, locale: str) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    job = start_job("printf '%s' \"$V\"; echo '€'", variables={"V": "ünï €"}).wait()
+    assert job.directory.log.read_bytes() == "ünï €€\n".encode()
+
+
+# ---- output
+
+
+def test_json_in_the_output_file_is_the_result(run_job: StartJob) -> None:
+    report = run_job("""echo '{"accuracy": 0.97, "ü": null}' > "$TASK_OUTPUT_FILE" """).report
+    assert json.loads(report.output or "") == {"accuracy": 0.97, "ü": None}
+
+
+def test_without_an_output_file_there_is_no_result(run_job: StartJob) -> None:
+    assert run_job("true").report.output is None
+
+
+def test_the_output_of_a_failed_job_does_not_count(run_job: StartJob) -> None:
+    report = run_job('echo 1 > "$TASK_OUTPUT_FILE"; exit 3').report
+    assert (report.status, report.output) == ("FAILED", None)
+
+
+def test_output_of_exactly_the_limit_is_accepted(run_job: StartJob) -> None:
+    text = f'printf \'"%0{MAX_OUTPUT_BYTES - 2}d"\' 0 > "$TASK_OUTPUT_FILE"'
+    report = run_job(text).report
+    assert len(report.output or "") == MAX_OUTPUT_BYTES
+
+
+def test_a_link_to_a_file_is_as_good_as_the_file(run_job: StartJob) -> None:
+    assert run_job('echo 1 > x; ln -s "$PWD/x" "$TASK_OUTPUT_FILE"').report.output == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo '{' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        (": > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        ("echo NaN > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        ("echo '[1, -Infinity]' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        ("echo 1e999 > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        (r"printf '"'"\\ud800"'"' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        (r"printf '\xff' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        ("printf '%0*d' 5000 0 | tr 0 1 > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        ("printf '%060000d' 0 | tr 0 '[' > $TASK_OUTPUT_FILE", "nested too deeply"),
+        (f"head -c {MAX_OUTPUT_BYTES + 1} /dev/zero > $TASK_OUTPUT_FILE", f"holds {MAX_OUTPUT_BYTES + 1} bytes"),
+        ("truncate -s 1T $TASK_OUTPUT_FILE", "65536 at most"),
+        ("mkdir $TASK_OUTPUT_FILE", "not a regular file"),
+        ("mkfifo $TASK_OUTPUT_FILE", "not a regular file"),
+        ("ln -s /dev/zero $TASK_OUTPUT_FILE", "not a regular file"),
+        ("ln -s $TASK_OUTPUT_FILE $TASK_OUTPUT_FILE", "cannot be read"),
+    ],
+)
+def test_output_that_cannot_be_the_result_fails_the_job(run_job: StartJob, script: str, words: str) -> None:
+    report = run_job(script).report
+    assert (report.status, report.exit_codes) == ("FAILED", (0,))
+    assert "TASK_OUTPUT_FILE" in report.reason
+    assert words in report.reason
+
+
+# ---- environment
+
+
+@pytest.mark.parametrize("size", [131_072, 4_000_000])
+def test_too_large_a_variable_is_named_and_its_value_is_not(run_job: StartJob, size: int) -> None:
+    report = run_job("echo", variables={"HUGE": "s3cret" + "x" * size, "SMALL": "y"}).report
+    assert report.status == "FAILED_SETUP"
+    assert f"HUGE with {size + 6} bytes" in report.reason
+    assert "s3cret" not in report.reason
+
+
+def test_secrets_are_on_no_disk_and_no_command_line(start_job: StartJob) -> None:
+    job = start_job("echo started; sleep 100", variables={"TOKEN": "s3cret"})
+    job.wait_for_log("started")
+    assert subprocess.run(["grep", "-r", "s3cret", job.directory.path], check=False).returncode == 1
+    for process in processes.members([job.pid()], "NO_SUCH_MARKER", ""):
+        assert b"s3cret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    job.send(signal.SIGTERM)
+    job.wait()
+
+
+# ---- files
+
+
+def test_files_are_unpacked_before_setup(run_job: StartJob, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("data\n")
+    with tarfile.open(tmp_path / "archive", "w") as tar:
+        tar.add(tmp_path / "data.txt", "data.txt")
+    job = run_job(
+        "cat data.txt; cat ~/one",
+        files=[
+            FileOrder(str(tmp_path / "archive"), "directory", "~/sky_workdir"),
+            FileOrder(str(tmp_path / "archive"), "file", "~/one"),
+        ],
+    )
+    assert job.log == "data\ndata\n"
+
+
+def test_files_that_cannot_be_unpacked_fail_the_setup(run_job: StartJob, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("no archive")
+    job = run_job("echo run", files=[FileOrder(str(tmp_path / "archive"), "directory", "~/data")])
+    assert job.report.status == "FAILED_SETUP"
+    assert "cannot unpack ~/data" in job.report.reason
+    assert job.log == ""
+
+
+# ---- what is left at the end
+
+
+def test_processes_left_in_the_background_are_ended(run_job: StartJob) -> None:
+    job = run_job("sleep 100 & (setsid env -i /bin/sleep 100 &); trap '' TERM; exit 3", grace=0.1)
+    assert job.report.exit_codes == (3,)
+    assert processes.marked(processes.JOB_MARKER, job.directory.order().marker) == set()
+
+
+def test_a_program_that_copies_the_output_may_finish(run_job: StartJob) -> None:
+    job = run_job("exec > >(while read -r line; do sleep 0.02; echo \"seen $line\"; done); seq 5")
+    assert job.log.split("\n")[-2] == "seen 5"
+
+
+def test_output_written_by_such_a_program_counts(run_job: StartJob) -> None:
+    assert run_job('echo 7 > >(sleep 0.1; cat > "$TASK_OUTPUT_FILE")').report.output == "7\n"
+
+
+def test_a_chain_of_forks_left_by_the_job_is_ended(run_job: StartJob) -> None:
+    job = run_job("f() { f & }; f; exit 0", grace=0.05)
+    assert job.report.status == "SUCCEEDED"
+
+
+# ---- cancel
+
+
+def test_a_cancelled_job_is_gone_with_all_that_it_started(start_job: StartJob) -> None:
+    job = start_job("setsid sleep 100 & echo on; sleep 100")
+    job.wait_for_log("on")
+    job.send(signal.SIGTERM)
+    assert job.wait().report.status == "CANCELLED"
+    assert processes.marked(processes.JOB_MARKER, job.directory.order().marker) == set()
+
+
+def test_a_cancelled_job_may_clean_up(start_job: StartJob) -> None:
+    job = start_job("trap 'echo saved; exit 0' TERM; echo on; while :; do sleep 0.01; done")
+    job.wait_for_log("on")
+    job.send(signal.SIGTERM)
+    assert job.wait().report.status == "CANCELLED"
+    assert "saved\n" in job.log
+
+
+def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(start_job: StartJob) -> None:
+    job = start_job("trap '' TERM; echo on; while :; do sleep 100; done", grace=0.2)
+    job.wait_for_log("on")
+    job.send(signal.SIGTERM)
+    assert job.wait().report.status == "CANCELLED"
+
+
+def test_nothing_is_written_to_the_log_after_the_last_report(start_job: StartJob) -> None:
+    job = start_job("trap '' TERM; (trap '' TERM; while :; do echo x; done) & echo on; wait", grace=0.1)
+    job.wait_for_log("on")
+    job.send(signal.SIGTERM)
+    size = job.wait().directory.log_size()
+    os.sync()
+    assert job.directory.log_size() == size
+
+
+def test_a_cancel_during_setup_keeps_the_run_from_starting(start_job: StartJob) -> None:
+    job = start_job("echo run", setup="echo on; sleep 100")
+    job.wait_for_log("on")
+    job.send(signal.SIGTERM)
+    assert job.wait().report.status == "CANCELLED"
+    assert "run" not in job.log
+
+
+# ---- the driver itself
+
+
+def test_a_second_driver_of_a_job_does_nothing(start_job: StartJob, tmp_path: Path) -> None:
+    from airflow_provider.runtime.agent.drivers import start_driver
+
+    job = start_job("echo once; read -t 100 < /dev/zero; sleep 100")
+    job.wait_for_log("once")
+    second = start_driver(job.directory, str(tmp_path))
+    os.waitid(os.P_PIDFD, second, os.WEXITED)
+    os.close(second)
+    job.send(signal.SIGTERM)
+    assert job.wait().log == "once\n"
+
+
+def test_a_job_that_ran_is_not_run_again(run_job: StartJob, tmp_path: Path) -> None:
+    from airflow_provider.runtime.agent.drivers import start_driver
+
+    job = run_job("echo once")
+    again = start_driver(job.directory, str(tmp_path))
+    os.waitid(os.P_PIDFD, again, os.WEXITED)
+    os.close(again)
+    assert job.log == "once\n"
+
+
+def test_the_states_are_told_as_they_come(start_job: StartJob) -> None:
+    job = start_job("echo run; sleep 100", setup="until [ -e go ]; do sleep 0.01; done")
+    wait_for(job.directory.report, "the first report")
+    assert job.report.status == "SETTING_UP"
+    (job.directory.path / "home" / "sky_workdir" / "go").touch()
+    job.wait_for_log("run")
+    assert job.report.status == "RUNNING"
+    job.send(signal.SIGTERM)
+    job.wait()
