@@ -23,6 +23,8 @@ class Stage:
     recoveries: int
     elapsed: float | None
     """Seconds since Airflow started the task, or that it took; None before its start."""
+    ended: bool
+    """Whether Airflow's task has ended."""
     output: str | None
     """JSON text."""
     cluster: str | None
@@ -52,6 +54,7 @@ def stages_of(tasks: Iterable[TaskInstance], records: Iterable[TaskRecord]) -> l
                 attempt=record.attempt if record else 0,
                 recoveries=record.recoveries if record else 0,
                 elapsed=_elapsed(task),
+                ended=task.ended,
                 output=record.output if record else None,
                 cluster=record.cluster["name"] if record and record.cluster else None,
             )

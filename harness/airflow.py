@@ -42,7 +42,7 @@ class AirflowInstance:
 
     Args:
         dags_folder: where the DAG files are; by default an empty folder in the home.
-        quick: pick up new DAG files and triggers faster than a usual set-up would.
+        quick: pick up new DAG files and start tasks faster than a usual set-up would.
         extra_env: more environment variables for all processes, such as `AIRFLOW__SECTION__OPTION`.
         start_timeout: seconds until everything must be healthy.
     """

@@ -18,10 +18,14 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, JobDirectory, Order, Report
 from airflow_provider.runtime.agent.shell import unseen_failures, write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
@@ -247,12 +251,18 @@ def _checked_json(data: bytes) -> str:
 
 def _sweep(marker: str, *, grace: float) -> bool:
     """End whatever the job left running, in whatever session; True when something does not die."""
+    ended: set[processes.Process] = set()
+
+    def reap() -> bool:
+        ended.clear()
+        # A chain of processes that each fork and exit is too fast for a look at the process table, but each of them
+        # ends as a child of ours, and what it leaves behind is in the same group.
+        return _reap_orphans(lambda pid: ended.update(filter(None, [processes.fallen(pid)])))
 
     def find() -> set[processes.Process]:
-        return processes.members([os.getpid()], processes.JOB_MARKER, marker)
+        return processes.members([os.getpid()], processes.JOB_MARKER, marker) | ended
 
-    left = processes.end(find, grace=grace, limit=grace + _SWEEP_LIMIT_SECONDS, reap=_reap_orphans)
-    return bool(left)
+    return bool(processes.end(find, grace=grace, limit=grace + _SWEEP_LIMIT_SECONDS, reap=reap))
 
 
 def _reap(wanted: int) -> int | None:
@@ -269,12 +279,15 @@ def _reap(wanted: int) -> int | None:
             found = os.waitstatus_to_exitcode(status)
 
 
-def _reap_orphans() -> bool:
+def _reap_orphans(look: Callable[[int], None] = lambda pid: None) -> bool:
     """Collect all children that ended; False when no other is left. All of the job are or become our children."""
     while True:
         try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return True
+            look(ended.si_pid)
+            os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
         except ChildProcessError:
             return False
 

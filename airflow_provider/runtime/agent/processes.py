@@ -41,13 +41,17 @@ class Process(NamedTuple):
 def process_table() -> dict[int, Process]:
     """Return the live processes by pid; zombies are dead and left out."""
     table = {}
-    # The newest first: what keeps forking and exiting has the least time to be gone before the look at it.
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
+    for pid in _pids():
         with suppress(OSError):  # it ended between the listing and the look
             process = _read_stat(pid)
             if process is not None:
                 table[pid] = process
     return table
+
+
+def _pids() -> list[int]:
+    # The newest first: what keeps forking and exiting has the least time to be gone before the look at it.
+    return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _read_stat(pid: int) -> Process | None:
@@ -59,17 +63,34 @@ def _read_stat(pid: int) -> Process | None:
     return Process(pid=pid, parent=int(fields[1]), group=int(fields[2]), started=int(fields[19]))
 
 
+def fallen(pid: int) -> Process | None:
+    """Return an ended child that is not collected yet, None when others of its process group are not left."""
+    with suppress(OSError, IndexError):
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            group = int(stat.read().rpartition(b")")[2].split()[2])
+        if group != os.getpgrp():
+            return Process(pid=pid, parent=os.getpid(), group=group, started=0)
+    return None
+
+
 def marked(marker: str, value: str) -> set[int]:
     """Return the pids whose environment at exec time held ``marker=value``."""
-    needle = b"\0" + os.fsencode(f"{marker}={value}") + b"\0"
+    needle = _needle(marker, value)
     found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as environ:
-            if needle in b"\0" + environ.read() + b"\0":
-                found.add(int(name))
+    for pid in _pids():
+        with suppress(OSError):
+            if _carries(pid, needle):
+                found.add(pid)
     return found
+
+
+def _needle(marker: str, value: str) -> bytes:
+    return b"\0" + os.fsencode(f"{marker}={value}") + b"\0"
+
+
+def _carries(pid: int, needle: bytes) -> bool:
+    with open(f"/proc/{pid}/environ", "rb") as environ:
+        return needle in b"\0" + environ.read() + b"\0"
 
 
 def members(roots: Iterable[int], marker: str, value: str, *, spare: Iterable[int] = ()) -> set[Process]:
@@ -78,11 +99,18 @@ def members(roots: Iterable[int], marker: str, value: str, *, spare: Iterable[in
     Roots themselves belong to the result unless spared. ``group`` is 0 for processes whose process group holds others
     too.
     """
-    table = process_table()
+    needle = _needle(marker, value)
+    table: dict[int, Process] = {}
     children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
-    pending = [*roots, *marked(marker, value)]
+    pending = list(roots)
+    for pid in _pids():
+        with suppress(OSError):  # it ended between the listing and the look, or belongs to another user
+            process = _read_stat(pid)
+            if process is not None:
+                table[pid] = process
+                children.setdefault(process.parent, []).append(pid)
+                if _carries(pid, needle):
+                    pending.append(pid)
     found: set[int] = set()
     while pending:
         pid = pending.pop()
@@ -125,9 +153,7 @@ def end(
         elapsed = time.monotonic() - begin
         if elapsed > limit or (not alive and reap is None):
             return alive
-        if not alive:
-            time.sleep(_UNSEEN_SECONDS)
-        elif elapsed < grace:
+        if elapsed < grace:
             for process in alive - asked:
                 _send(process, signal.SIGTERM)
             asked |= alive
@@ -169,6 +195,8 @@ def _await_exit(processes: set[Process], seconds: float) -> None:
             handle = os.pidfd_open(process.pid)
             handles.append(handle)
             poll.register(handle, select.POLLIN)
+    if not handles:
+        time.sleep(_UNSEEN_SECONDS)
     deadline = time.monotonic() + seconds
     waiting = set(handles)
     try:

@@ -16,17 +16,17 @@ def remove_tree(path: Path) -> None:
     Raises:
         OSError: something is left.
     """
-    for left in reversed(range(_TRIES)):
+    tries = 0
+    while os.path.lexists(path):
         try:
             shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # somebody else was faster with a part of it
         except OSError:
-            if not os.path.lexists(path):
-                return
-            if left == 0:
+            tries += 1
+            if tries == _TRIES:
                 raise
             _make_writable(path)
-        else:
-            return
 
 
 def _make_writable(path: Path) -> None:

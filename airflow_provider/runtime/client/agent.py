@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -68,6 +68,7 @@ class AgentFollowStream:
 
     def __init__(self, call: grpc.aio.StreamStreamCall[pb.FollowRequest, pb.FollowResponse]) -> None:
         self._call = call
+        self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[LogBytes | JobState | Heartbeat]:
         """Yield what the agent sends; see FollowStream."""
@@ -77,6 +78,10 @@ class AgentFollowStream:
                     message = await asyncio.wait_for(self._call.read(), _SILENCE_SECONDS)
                 except asyncio.TimeoutError:
                     raise LinkLost(f"follow: nothing heard for {_SILENCE_SECONDS:.0f} s") from None
+                except asyncio.CancelledError:
+                    if self._closed:  # the call was cancelled, not the task that reads it
+                        raise LinkLost("follow: the stream is closed") from None
+                    raise
                 if not isinstance(message, pb.FollowResponse):
                     return
                 if message.HasField("log"):
@@ -93,6 +98,7 @@ class AgentFollowStream:
 
     async def close(self) -> None:
         """See FollowStream."""
+        self._closed = True
         self._call.cancel()
 
 
@@ -143,13 +149,16 @@ class AgentClient:
         call = rpcs.PUT_BLOB.upload(self._channel)(None)
         sent = start.offset
         try:
-            await call.write(pb.PutBlobRequest(start=start))
-            while data := await run_blocking(file.read, _BLOB_CHUNK_BYTES):
-                # Each piece has the deadline, not the whole: how long that takes depends on its size.
-                await asyncio.wait_for(call.write(pb.PutBlobRequest(data=data)), _SILENCE_SECONDS)
-                sent += len(data)
-                progress(sent)
-            await call.done_writing()
+            with suppress(
+                asyncio.InvalidStateError
+            ):  # the agent said its last word already, which is read below
+                await call.write(pb.PutBlobRequest(start=start))
+                while data := await run_blocking(file.read, _BLOB_CHUNK_BYTES):
+                    # Each piece has the deadline, not the whole: how long that takes depends on its size.
+                    await asyncio.wait_for(call.write(pb.PutBlobRequest(data=data)), _SILENCE_SECONDS)
+                    sent += len(data)
+                    progress(sent)
+                await call.done_writing()
             if (await call).received != start.size:
                 raise AgentFailed(f"send files: the archive has {sent} bytes, {start.size} were announced")
         except asyncio.TimeoutError:

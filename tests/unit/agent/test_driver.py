@@ -78,7 +78,7 @@ def test_a_job_begins_with_default_signals_and_nothing_open(run_job: StartJob) -
     job = run_job("grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd")
     blocked, ignored, *descriptors = job.log.split("\n")
     assert int(blocked.split()[1], 16) == 0
-    assert int(ignored.split()[1], 16) == 0
+    assert int(ignored.split()[1], 16) & ~(3 << 31) == 0  # but for those that the C library keeps for itself
     assert len([d for d in descriptors if d]) == 4  # 0 to 2, and the directory that ls reads
 
 
@@ -138,7 +138,7 @@ def test_raw_bytes_reach_the_log_as_they_are(run_job: StartJob) -> None:
 def test_values_and_scripts_are_utf8_whatever_the_locale(start_job, monkeypatch, locale: str) -> None:
     monkeypatch.setenv("LC_ALL", locale)
     job = start_job("printf '%s' \"$V\"; echo '€'", variables={"V": "ünï €"}).wait()
-    assert job.directory.log.read_bytes() == "ünï €€\n".encode()
+    assert job.directory.log.read_bytes().endswith("ünï €€\n".encode())
 
 
 # ---- output
@@ -176,11 +176,14 @@ def test_a_link_to_a_file_is_as_good_as_the_file(run_job: StartJob) -> None:
         ("echo NaN > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
         ("echo '[1, -Infinity]' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
         ("echo 1e999 > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
-        (r"printf '"'"\\ud800"'"' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
+        (r"printf '" '"\\ud800"' "' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
         (r"printf '\xff' > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
         ("printf '%0*d' 5000 0 | tr 0 1 > $TASK_OUTPUT_FILE", "does not hold valid JSON"),
         ("printf '%060000d' 0 | tr 0 '[' > $TASK_OUTPUT_FILE", "nested too deeply"),
-        (f"head -c {MAX_OUTPUT_BYTES + 1} /dev/zero > $TASK_OUTPUT_FILE", f"holds {MAX_OUTPUT_BYTES + 1} bytes"),
+        (
+            f"head -c {MAX_OUTPUT_BYTES + 1} /dev/zero > $TASK_OUTPUT_FILE",
+            f"holds {MAX_OUTPUT_BYTES + 1} bytes",
+        ),
         ("truncate -s 1T $TASK_OUTPUT_FILE", "65536 at most"),
         ("mkdir $TASK_OUTPUT_FILE", "not a regular file"),
         ("mkfifo $TASK_OUTPUT_FILE", "not a regular file"),
@@ -251,7 +254,7 @@ def test_processes_left_in_the_background_are_ended(run_job: StartJob) -> None:
 
 
 def test_a_program_that_copies_the_output_may_finish(run_job: StartJob) -> None:
-    job = run_job("exec > >(while read -r line; do sleep 0.02; echo \"seen $line\"; done); seq 5")
+    job = run_job('exec > >(while read -r line; do sleep 0.02; echo "seen $line"; done); seq 5')
     assert job.log.split("\n")[-2] == "seen 5"
 
 
@@ -259,9 +262,17 @@ def test_output_written_by_such_a_program_counts(run_job: StartJob) -> None:
     assert run_job('echo 7 > >(sleep 0.1; cat > "$TASK_OUTPUT_FILE")').report.output == "7\n"
 
 
-def test_a_chain_of_forks_left_by_the_job_is_ended(run_job: StartJob) -> None:
-    job = run_job("f() { f & }; f; exit 0", grace=0.05)
+CHAINS = {
+    "bash": "f() { f & }; f; exit 0",
+    "python": python("import os\nwhile True:\n    if os.fork():\n        os._exit(0)"),
+}
+
+
+@pytest.mark.parametrize("program", CHAINS)
+def test_a_chain_of_processes_that_fork_and_exit_is_ended(run_job: StartJob, program: str) -> None:
+    job = run_job(CHAINS[program], grace=0.05)
     assert job.report.status == "SUCCEEDED"
+    assert "could not be killed" not in job.log
 
 
 # ---- cancel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 
@@ -112,36 +111,6 @@ def test_a_loop_that_keeps_forking_is_ended(start: Start, find) -> None:
     wait_for(lambda: len(find()) > 20, "the storm")
     assert end(find, grace=0.1, limit=20) == set()
     assert find() == set()
-
-
-CHAIN = """
-import os, sys
-print("ready", flush=True)
-for _ in range({links}):
-    if os.fork():
-        os._exit(0)
-"""
-
-
-def test_a_chain_of_processes_that_fork_and_exit_is_ended(marker: str, find) -> None:
-    code = CHAIN.format(links=10**9)
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, JOB_MARKER: marker},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == b"ready\n"
-        for _ in range(1000):  # one look may miss all of them
-            end(find, grace=0, limit=10)
-            try:
-                os.killpg(first.pid, 0)
-            except ProcessLookupError:
-                break
-        else:
-            os.killpg(first.pid, signal.SIGKILL)
-            pytest.fail("the chain goes on")
 
 
 def test_the_group_of_the_asking_process_is_never_killed(marker: str, find) -> None:

@@ -91,7 +91,7 @@ class Ran:
     """What a script did with our prologue and without."""
 
     def __init__(self, text: str, tmp_path: Path, **environment: str) -> None:
-        folder = tmp_path / "it's a \"job\" $HOME `id` \\ {x} *"
+        folder = tmp_path / 'it\'s a "job" $HOME `id` \\ {x} *'
         folder.mkdir()
         self.failures = folder / "failures"
         script, bash_env = write_script(

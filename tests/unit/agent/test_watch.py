@@ -15,6 +15,14 @@ from airflow_provider.runtime.agent import watch
 from airflow_provider.runtime.agent.watch import DirectoryWatcher
 
 
+QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
 class NoInotify:
     """A libc of a system where no inotify instance is left."""
 
@@ -35,7 +43,9 @@ class NoWatch:
 
 
 @pytest.fixture(params=["inotify", "no instance", "no watch"])
-async def watcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DirectoryWatcher]:
+async def watcher(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[DirectoryWatcher]:
     libc = {"inotify": ctypes.CDLL(None, use_errno=True), "no instance": NoInotify()}
     libc["no watch"] = NoWatch(libc["inotify"])
     monkeypatch.setattr(watch.ctypes, "CDLL", lambda *_, **__: libc[request.param])
@@ -77,8 +87,7 @@ async def test_a_file_that_grows_is_told(watcher: DirectoryWatcher, tmp_path: Pa
     seen = Seen()
     watcher.watch(tmp_path, seen)
     for _ in range(3):
-        with open(tmp_path / "log", "a") as file:
-            file.write("line\n")
+        append(tmp_path / "log", "line\n")
         assert named(await seen.once(), "log")
 
 
@@ -136,7 +145,6 @@ async def test_close_may_come_twice(watcher: DirectoryWatcher) -> None:
 
 
 async def test_after_lost_events_everything_counts_as_changed(tmp_path: Path) -> None:
-    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     names = ["a", "b"]
     seen = {name: Seen() for name in names}
     watcher = DirectoryWatcher()
@@ -145,7 +153,9 @@ async def test_after_lost_events_everything_counts_as_changed(tmp_path: Path) ->
             (tmp_path / name).mkdir()
             watcher.watch(tmp_path / name, seen[name])
         files = [os.open(tmp_path / "a" / str(n), os.O_WRONLY | os.O_CREAT) for n in range(2)]
-        for number in range(limit + 10):  # without a pause for the reader; neighbours differ, so none are merged
+        for number in range(
+            limit + 10
+        ):  # without a pause for the reader; neighbours differ, so none are merged
             os.write(files[number % 2], b"x")
         for file in files:
             os.close(file)

@@ -571,7 +571,7 @@ async def test_a_cancelled_controller_leaves_no_task_and_no_connection(tmp_path:
     assert bench.client.closed <= 1
     assert all(stream.closed for stream in bench.client.streams)
     bench.infra.hold.clear()
-    bench.client.scripts = bench.client.scripts or [HELLO]
+    bench.client.scripts = [HELLO]
     bench.record = bench.store.claim(bench.record.id, "try-1")
     assert (await bench.run()).status is Status.SUCCEEDED
 
