@@ -13,8 +13,8 @@ from airflow_provider.runtime.control.machine import State
 from airflow_provider.runtime.control.status import Status
 from airflow_provider.runtime.files.blobs import BlobStore
 from airflow_provider.runtime.infra.local import LocalInfra
-from airflow_provider.runtime.state import ChainPlace, StateStore, TaskKey, TaskOrder, TaskRecord
-from airflow_provider.runtime.task import task_from_definition
+from airflow_provider.runtime.state import StateStore, TaskKey, TaskOrder, TaskRecord
+from airflow_provider.runtime.task import ChainPlace, task_from_definition
 from benchmarks.report import Figure, median
 
 _ROUNDS = 5

@@ -42,7 +42,7 @@ def managed_job(
         TaskValidationError: the chain is not valid; lists every problem with its place and remedy.
     """
     from airflow_provider.operators.managed_task import ManagedTaskOperator
-    from airflow_provider.runtime.state.records import ChainPlace
+    from airflow_provider.runtime.task import ChainPlace
 
     # sys._getframe: the path of the DAG file that calls, without the cost of a whole stack trace.
     caller = Path(sys._getframe(1).f_code.co_filename).parent

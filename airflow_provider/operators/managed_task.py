@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider.runtime.state import ChainPlace, FileTreeRef, TaskOrder, TaskRecord
-    from airflow_provider.runtime.task import TaskSpec
+    from airflow_provider.runtime.state import FileTreeRef, TaskOrder, TaskRecord
+    from airflow_provider.runtime.task import ChainPlace, TaskSpec
 
 _BACKSTOP_SECONDS = 120.0
 """How long after the deadline Airflow itself ends the deferral: long enough for the trigger to clean up before."""
@@ -132,7 +132,8 @@ class ManagedTaskOperator(BaseOperator):
             self._stop_inline()
 
     def _order(self, spec: TaskSpec, files: list[FileTreeRef], started: Any) -> TaskOrder:
-        from airflow_provider.runtime.state import ChainPlace, TaskOrder
+        from airflow_provider.runtime.state import TaskOrder
+        from airflow_provider.runtime.task import ChainPlace
 
         limit = self.execution_timeout
         begin = started.timestamp() if started is not None else time.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
@@ -116,8 +117,9 @@ class ManagedTaskTrigger(BaseTrigger):
             return
         controller = await self._controller(store, record)
         controller.stop(Outcome(Status.CANCELLED, "the task was ended by a user"))
+        cleaning = asyncio.create_task(controller.run())
         try:
-            await asyncio.wait_for(controller.run(), _KILL_SECONDS)
+            await _through_cancellations(cleaning, _KILL_SECONDS)
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
         except asyncio.TimeoutError:
@@ -185,3 +187,23 @@ class ManagedTaskTrigger(BaseTrigger):
     def _event(self, status: str, reason: str = "") -> TriggerEvent:
         payload = {"v": 1, "task": self.managed_task, "status": status, "reason": reason}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's own has no annotations
+
+
+async def _through_cancellations(work: asyncio.Task[Any], seconds: float) -> None:
+    """Wait for ``work`` although this task is cancelled meanwhile; end ``work`` when it takes longer than ``seconds``.
+
+    Airflow 3.3 repeats the cancellation that led to ``on_kill`` at each of the triggerer's rounds, a second apart, and
+    would so interrupt any clean-up that takes longer.
+
+    Raises:
+        asyncio.TimeoutError: it took longer.
+    """
+    deadline = time.monotonic() + seconds
+    while not work.done() and (left := deadline - time.monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({work}, timeout=left)
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+        raise asyncio.TimeoutError
+    work.result()

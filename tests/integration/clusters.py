@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,6 +110,13 @@ class Cluster:
         assert pid
         return pid
 
+    def programs(self) -> list[tuple[int, str]]:
+        """Return pid and command line of all that runs on the cluster."""
+        return [
+            (pid, Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+            for pid in self.processes()
+        ]
+
     def processes(self) -> set[int]:
         """Return the pids of all that runs on the cluster."""
         return processes.marked(processes.CLUSTER_MARKER, str(self.directory))
@@ -188,11 +193,25 @@ class Cluster:
         await self.until_log(job_id, "ready")
         return job_id
 
-    async def close(self) -> None:
+    async def end_jobs(self) -> None:
+        """End what a test left running, and check that only the agent is left."""
+        await self.reconnect()
+        for directory in (self.directory / "jobs").glob("*"):
+            if processes.marked(processes.JOB_MARKER, JobDirectory(directory).order().marker):
+                await self.client.cancel(int(directory.name), Owner("end of the test", 1 << 40), limit=60)
+        await self.client.close()
+        assert self.processes() == {self.agent_pid}, "processes of jobs are left"
+
+    async def remove(self) -> None:
         """Remove the cluster, and check that nothing of it is left."""
-        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
-            os.kill(self.agent_pid, signal.SIGCONT)
         await self.client.close()
         await self.infra.tear_down(self.handle.name)
-        assert self.processes() == set(), "processes of the cluster are left"
-        assert not self.root.exists() or list(self.root.iterdir()) == [], "files of the cluster are left"
+        assert_gone(self.root, self.handle.name)
+
+
+def assert_gone(root: Path, name: str) -> None:
+    """Check that nothing of a cluster is left, nor of any other below the same root."""
+    assert processes.marked(processes.CLUSTER_MARKER, str(root / name)) == set(), (
+        "processes of the cluster are left"
+    )
+    assert not root.exists() or list(root.iterdir()) == [], "files of the cluster are left"

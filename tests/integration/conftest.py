@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.infra.base import ClusterHandle
 from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import Cluster, quiet
+from tests.integration.clusters import Cluster, assert_gone, quiet
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "own_cluster: the test does something to the agent or the cluster itself"
+    )
 
 
 @pytest.fixture
 def lease_seconds() -> float:
-    """How long the cluster of the test lives without hearing from a controller."""
+    """How long the cluster of the test lives without hearing from a controller; for tests with one of their own."""
     return 600.0
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path, lease_seconds: float) -> AsyncIterator[Cluster]:
-    """A fresh cluster; nothing of it may be left after the test."""
-    root = tmp_path / "clusters"
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalInfra, Path, ClusterHandle]]:
+    """A cluster for all tests of a module that only run jobs on it: jobs know nothing of each other."""
+    root = tmp_path_factory.mktemp("shared") / "clusters"
+    infra = LocalInfra(root)
+    handle = asyncio.run(infra.provision("c1", quiet))
+    yield infra, root, handle
+    asyncio.run(infra.tear_down(handle.name))
+    assert_gone(root, handle.name)
+
+
+@asynccontextmanager
+async def _own(root: Path, lease_seconds: float) -> AsyncIterator[Cluster]:
     infra = LocalInfra(root, lease_seconds=lease_seconds)
     handle = await infra.provision("c1", quiet)
-    client = await infra.connect(handle)
-    cluster = Cluster(infra, root, handle, client)
+    cluster = Cluster(infra, root, handle, await infra.connect(handle))
     yield cluster
-    await cluster.close()
+    await cluster.remove()
+
+
+@pytest.fixture
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, lease_seconds: float
+) -> AsyncIterator[Cluster]:
+    """A cluster on which nothing runs; nothing that the test did there may be left after it."""
+    if request.node.get_closest_marker("own_cluster"):
+        async with _own(tmp_path / "clusters", lease_seconds) as cluster:
+            yield cluster
+    else:
+        infra, root, handle = request.getfixturevalue("shared")
+        cluster = Cluster(infra, root, handle, await infra.connect(handle))
+        yield cluster
+        await cluster.end_jobs()

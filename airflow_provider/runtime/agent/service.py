@@ -85,7 +85,7 @@ class AgentService:
                 )
                 for item in spec.files
             ]
-        except (BadBlob, KeyError) as error:
+        except BadBlob as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"files: {error}")
         for item in spec.files:
             if not await asyncio.to_thread(os.path.exists, self._blobs.path(item.digest)):
@@ -276,6 +276,8 @@ async def _check_submit(request: pb.SubmitRequest, context: Context) -> None:
         for item in request.job.files:
             if "\0" in item.destination or not item.destination.startswith(("/", "~/")):
                 problem = f"job.files: destination {item.destination!r} is neither absolute nor below ~/"
+            elif item.kind not in _FILE_KINDS:
+                problem = f"job.files: kind {item.kind} of {item.destination} is not known"
     if problem:
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
 

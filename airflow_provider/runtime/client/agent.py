@@ -37,6 +37,8 @@ _CALL_SECONDS = 10.0
 _SILENCE_SECONDS = 10.0
 """A follow stream that says nothing, not even a heartbeat, for so long is dead."""
 _BLOB_CHUNK_BYTES = 1 << 20
+_LOST_STATUS = "Internal error from Core"
+"""What grpcio says when a call ends during a write: the status that the other side gave is lost then."""
 
 _KINDS = {"directory": pb.Files.DIRECTORY, "file": pb.Files.FILE}
 
@@ -161,6 +163,10 @@ class AgentClient:
                 await call.done_writing()
             if (await call).received != start.size:
                 raise AgentFailed(f"send files: the archive has {sent} bytes, {start.size} were announced")
+        except grpc.aio.AioRpcError as error:
+            if error.details() == _LOST_STATUS:
+                raise AgentFailed("send files: the agent broke it off; its log says why") from error
+            raise
         except asyncio.TimeoutError:
             raise LinkLost(f"send files: the agent took nothing for {_SILENCE_SECONDS:.0f} s") from None
         finally:

@@ -73,7 +73,8 @@ class JobLog:
             if text or not ended_line:
                 text = text[1:] if ended_line else text
                 yield text
-                self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in text.split("\n"))
+                newest = text.rsplit("\n", LAST_LINES)[-LAST_LINES:]
+                self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in newest)
             del self._rest[:size]
             self.written = (self.written or 0) + size
             self._inside_line = goes_on

@@ -1,7 +1,6 @@
 """The state store: what is known of every managed task, in one database that all hosts share."""
 
 from airflow_provider.runtime.state.records import (
-    ChainPlace,
     FileTreeRef,
     TaskEvent,
     TaskKey,
@@ -11,7 +10,6 @@ from airflow_provider.runtime.state.records import (
 from airflow_provider.runtime.state.store import NoRecord, StateStore, StoreUnavailable
 
 __all__ = [
-    "ChainPlace",
     "FileTreeRef",
     "NoRecord",
     "StateStore",

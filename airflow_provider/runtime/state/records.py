@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.task import TaskSpec
+from airflow_provider.runtime.task import ChainPlace, TaskSpec
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.control.machine import State
@@ -31,16 +31,6 @@ class FileTreeRef:
     size: int
     kind: str
     destination: str
-
-
-@dataclass(frozen=True)
-class ChainPlace:
-    """Where in its chain a task stands. ``chain_id`` tells chains of one DAG run apart."""
-
-    chain_id: str
-    name: str
-    task_names: tuple[str, ...]
-    index: int
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from airflow_provider.runtime.task.chain import (
     task_from_definition,
 )
 from airflow_provider.runtime.task.errors import Problem, TaskValidationError
+from airflow_provider.runtime.task.place import ChainPlace
 from airflow_provider.runtime.task.spec import (
     Candidate,
     Chain,
@@ -21,6 +22,7 @@ from airflow_provider.runtime.task.spec import (
 __all__ = [
     "Candidate",
     "Chain",
+    "ChainPlace",
     "JobRecovery",
     "Origin",
     "Problem",

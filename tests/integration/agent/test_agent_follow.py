@@ -66,6 +66,7 @@ async def test_an_offset_outside_of_the_log_is_refused(cluster: Cluster, offset:
         await cluster.follow_to_end(job_id, offset=offset)
 
 
+@pytest.mark.own_cluster
 async def test_what_was_acknowledged_is_not_sent_again(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; until [ -e go ]; do sleep 0.01; done; echo rest")
     stream = await cluster.follow(job_id)
@@ -166,6 +167,7 @@ async def test_each_line_comes_once_over_streams_that_keep_breaking(cluster: Clu
     assert log.decode().split() == [f"L{n}" for n in range(1, 20001)]
 
 
+@pytest.mark.own_cluster
 async def test_a_slow_reader_of_200_megabytes_costs_the_agent_no_memory(cluster: Cluster) -> None:
     job_id = await cluster.submit("yes 0123456789abcde | head -c 200000000")
     stream = await cluster.follow(job_id)
@@ -182,6 +184,7 @@ async def test_a_slow_reader_of_200_megabytes_costs_the_agent_no_memory(cluster:
     assert memory(pid, "VmHWM") - before < 25, "with a reader that reads all"
 
 
+@pytest.mark.own_cluster
 async def test_followers_that_leave_leave_nothing_in_the_agent(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; sleep 100")
     await cluster.until_log(job_id, "ready")
@@ -220,6 +223,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.own_cluster
 async def test_a_client_that_is_killed_leaves_nothing_in_the_agent(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; while :; do echo x; sleep 0.01; done")
     pid = cluster.agent_pid
@@ -240,6 +244,7 @@ async def test_a_client_that_is_killed_leaves_nothing_in_the_agent(cluster: Clus
     await eventually(lambda: descriptors(pid) <= before, "the agent to notice")
 
 
+@pytest.mark.own_cluster
 async def test_an_agent_that_dies_is_a_lost_link(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; sleep 100")
     stream = await cluster.follow(job_id)
@@ -287,6 +292,7 @@ async def test_a_stream_that_is_closed_while_somebody_reads_it_is_a_lost_link(cl
         await asyncio.wait_for(reading, 5)
 
 
+@pytest.mark.own_cluster
 async def test_an_agent_that_was_stopped_for_a_while_goes_on(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; until [ -e go ]; do sleep 0.01; done; echo end")
     pid = cluster.agent_pid

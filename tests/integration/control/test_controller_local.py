@@ -103,14 +103,17 @@ async def _preempt_when(lab: Lab, record: TaskRecord, sign: str, **values: Any) 
 WORK = "echo attempt-$TASK_ATTEMPT >> $EFFECTS; echo working; if [ $TASK_ATTEMPT = 1 ]; then sleep 600; fi"
 
 
-@pytest.mark.parametrize("signs", [("starting the agent", 2), ("is up", 2), ("── digits", 2), ("working", 2)])
-async def test_a_preempted_cluster_is_replaced_wherever_the_task_was(
-    lab: Lab, signs: tuple[str, int]
-) -> None:
-    record = await _preempt_when(lab, lab.intend(WORK), signs[0])
+@pytest.mark.parametrize("sign", ["is up", "── digits", "working"])
+async def test_a_preempted_cluster_is_replaced_wherever_the_task_was(lab: Lab, sign: str) -> None:
+    record = await _preempt_when(lab, lab.intend(WORK), sign)
+    assert (record.status, record.recoveries, record.attempt) == (Status.SUCCEEDED, 1, 2)
+    assert lab.side_effects() in (["attempt-2"], ["attempt-1", "attempt-2"])
+
+
+async def test_a_cluster_preempted_while_it_starts_is_launched_again(lab: Lab) -> None:
+    record = await _preempt_when(lab, lab.intend("echo done >> $EFFECTS"), "starting the agent")
     assert record.status is Status.SUCCEEDED
-    assert lab.side_effects()[-1] == f"attempt-{record.attempt}"
-    assert len(lab.side_effects()) == len(set(lab.side_effects()))
+    assert lab.side_effects() == ["done"]
 
 
 async def test_a_cluster_preempted_during_setup_is_replaced(lab: Lab) -> None:
@@ -168,11 +171,12 @@ async def test_a_cancelled_job_may_clean_up_and_its_last_words_are_shown(lab: La
     await lab.log.seen("working")
     controller.stop(CANCEL)
     assert (await running).status is Status.CANCELLED
-    assert lab.log.lines == ["working", "saving"]
+    assert lab.log.lines[0] == "working"
+    assert "saving" in lab.log.lines
 
 
 async def test_a_deadline_ends_a_job(lab: Lab) -> None:
-    record = lab.intend("echo working; sleep 600", deadline=time.time() + 3)
+    record = lab.intend("echo working; sleep 600", deadline=time.time() + 1.5)
     record = await asyncio.wait_for(lab.controller(record).run(), 60)
     assert record.status is Status.FAILED
     assert record.state.outcome is not None
@@ -269,19 +273,23 @@ class DyingStore:
         return after
 
 
-@pytest.mark.parametrize("k", range(1, 9))
-async def test_a_crash_after_any_transition_is_made_good(lab: Lab, k: int) -> None:
+async def test_a_crash_after_any_transition_is_made_good(lab: Lab) -> None:
     """One run has eight transitions: launch, cluster, provisioned, submitted, started, ended, gone, torn down."""
-    record = lab.intend("echo attempt-$TASK_ATTEMPT >> $EFFECTS; echo hello")
-    with pytest.raises(Died):
-        await lab.controller(record, store=DyingStore(lab.store, k=k)).run()
-    record = await asyncio.wait_for(lab.controller(lab.claim(record)).run(), 60)
-    assert (record.status, record.attempt) == (Status.SUCCEEDED, 1)
-    assert lab.side_effects() == ["attempt-1"]
+
+    async def crash_after(k: int) -> None:
+        record = lab.intend(f"echo {k}-$TASK_ATTEMPT >> $EFFECTS; echo hello from {k}")
+        with pytest.raises(Died):
+            await lab.controller(record, store=DyingStore(lab.store, k=k)).run()
+        record = await asyncio.wait_for(lab.controller(lab.claim(record)).run(), 60)
+        assert (record.status, record.attempt) == (Status.SUCCEEDED, 1), k
+
+    await asyncio.gather(*map(crash_after, range(1, 9)))
+    assert sorted(lab.side_effects()) == [f"{k}-1" for k in range(1, 9)]
+    assert set(lab.log.lines) == {f"hello from {k}" for k in range(1, 9)}
 
 
 async def test_a_store_that_is_away_for_a_while_does_not_end_the_task(lab: Lab) -> None:
-    store = DyingStore(lab.store, away=4)
+    store = DyingStore(lab.store, away=2)
     record = await lab.controller(lab.intend("echo hello"), store=store).run()
     assert (record.status, store.away) == (Status.SUCCEEDED, 0)
 

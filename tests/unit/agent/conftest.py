@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -147,4 +147,4 @@ def run_job(start_job: StartJob) -> StartJob:
 
 def python(code: str) -> str:
     """Return a shell command that runs Python code."""
-    return f"{sys.executable} -c {json.dumps(code)}"
+    return f"{sys.executable} -c {shlex.quote(code)}"

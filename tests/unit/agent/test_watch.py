@@ -14,7 +14,6 @@ import pytest
 from airflow_provider.runtime.agent import watch
 from airflow_provider.runtime.agent.watch import DirectoryWatcher
 
-
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
 
@@ -153,9 +152,8 @@ async def test_after_lost_events_everything_counts_as_changed(tmp_path: Path) ->
             (tmp_path / name).mkdir()
             watcher.watch(tmp_path / name, seen[name])
         files = [os.open(tmp_path / "a" / str(n), os.O_WRONLY | os.O_CREAT) for n in range(2)]
-        for number in range(
-            limit + 10
-        ):  # without a pause for the reader; neighbours differ, so none are merged
+        # Without a pause for the reader; neighbours differ, so none are merged.
+        for number in range(QUEUE + 10):
             os.write(files[number % 2], b"x")
         for file in files:
             os.close(file)

@@ -22,7 +22,7 @@ EUROS = ("€" * 999 + "\n").encode() * 100 + b"\x80\xff\x00 raw\n"
 def text_of(pieces: Iterable[bytes], log: JobLog | None = None, at: int = 0) -> list[str]:
     """Return the lines that come out when the bytes come in like this."""
     log = log or JobLog()
-    records = []
+    records: list[str] = []
     for piece in pieces:
         records += log.feed(at, piece)
         at += len(piece)
@@ -80,7 +80,8 @@ class TestWhateverTheBytes:
     def test_chunks_that_repeat_or_overlap_are_written_once(
         self, data: bytes, size: int, chance: random.Random
     ) -> None:
-        log, records, position = JobLog(), [], 0
+        records: list[str] = []
+        log, position = JobLog(), 0
         while position < len(data):
             begin = chance.randint(0, position)
             end = min(len(data), position + size)

@@ -275,7 +275,7 @@ def test_every_outage_has_the_whole_limit() -> None:
 
 def test_being_out_of_reach_is_told_once() -> None:
     state = driven(RUNNING, BROKEN)
-    told = []
+    told: list[str] = []
     for second in range(10):
         state, lines = step(state, events.Unreachable("timed out", 1000.0 + second), POLICY)
         told += lines

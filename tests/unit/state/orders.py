@@ -8,7 +8,8 @@ from typing import Any
 from airflow_provider.runtime.control.events import Outcome
 from airflow_provider.runtime.control.machine import State, Step
 from airflow_provider.runtime.control.status import Status
-from airflow_provider.runtime.state import ChainPlace, FileTreeRef, TaskKey, TaskOrder, TaskRecord
+from airflow_provider.runtime.state import FileTreeRef, TaskKey, TaskOrder, TaskRecord
+from airflow_provider.runtime.task import ChainPlace
 from airflow_provider.runtime.task.spec import Candidate, JobRecovery, Resources, TaskSpec
 
 KEY = TaskKey("dag", "run", "train")

@@ -18,6 +18,9 @@ from tests.unit.state.orders import ENDED, order
 
 PROCESSES = 4
 
+_barrier: Any = None
+"""Of each of the processes."""
+
 
 class Processes:
     """Four processes that know nothing of each other, made once: they import a lot."""

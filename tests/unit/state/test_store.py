@@ -360,5 +360,5 @@ class TestDatabases:
         record = intend(store, secrets={"TOKEN": "variable:token"})
         with store._engine.connect() as connection:
             text = connection.scalar(sa.select(tables.tasks.c.task_order))
-        assert json.loads(text)["task"]["secrets"] == {"TOKEN": "variable:token"}
+        assert json.loads(text or "")["task"]["secrets"] == {"TOKEN": "variable:token"}
         assert record.state.step is Step.PROVISION
