@@ -14,7 +14,6 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {
                 "integration-name": "Managed jobs",
-                "external-doc-url": "https://pypi.org/project/airflow-provider-managed-jobs/",
                 "tags": ["service"],
             }
         ],

@@ -98,6 +98,14 @@ class ManagedTaskTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the job and remove the cluster, if it was really the user who ended the task."""
+        try:
+            await _through_cancellations(asyncio.create_task(self._clean_up()), _KILL_SECONDS)
+        except asyncio.TimeoutError:
+            await self.log.awarning(
+                f"the clean-up is not done after {_KILL_SECONDS:.0f} s; the next try or the cluster's lease ends it"
+            )
+
+    async def _clean_up(self) -> None:
         from airflow_provider import settings
         from airflow_provider.runtime.blocking import run_blocking
         from airflow_provider.runtime.control.events import Outcome
@@ -115,17 +123,14 @@ class ManagedTaskTrigger(BaseTrigger):
         if record.generation != self._claimed.generation:
             await self.log.ainfo("another try or triggerer controls the task now; nothing to kill")
             return
-        controller = await self._controller(store, record)
-        controller.stop(Outcome(Status.CANCELLED, "the task was ended by a user"))
-        cleaning = asyncio.create_task(controller.run())
         try:
-            await _through_cancellations(cleaning, _KILL_SECONDS)
+            # A generation of its own: whatever of run() is still under way can change nothing any more.
+            record = await run_blocking(store.claim, self.managed_task, self.owner)
+            controller = await self._controller(store, record)
+            controller.stop(Outcome(Status.CANCELLED, "the task was ended by a user"))
+            await controller.run()
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
-        except asyncio.TimeoutError:
-            await self.log.awarning(
-                f"the clean-up is not done after {_KILL_SECONDS:.0f} s; the next try or the cluster's lease ends it"
-            )
 
     async def _controller(self, store: StateStore, record: TaskRecord) -> Controller:
         from airflow_provider import settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ class Run:
 @pytest.fixture(scope="session")
 def airflow() -> Iterator[AirflowInstance]:
     """All components of a real Airflow, each of which a test may kill and start again."""
+    # A time limit around the tests ends them with SIGTERM: Airflow must go too, as it does on Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with AirflowInstance(quick=True) as instance:
         yield instance
 

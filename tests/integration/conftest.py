@@ -47,15 +47,24 @@ async def _own(root: Path, lease_seconds: float) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
+def shared_if_wanted(request: pytest.FixtureRequest) -> tuple[LocalInfra, Path, ClusterHandle] | None:
+    """The shared cluster unless the test has one of its own."""
+    if request.node.get_closest_marker("own_cluster"):
+        return None
+    found: tuple[LocalInfra, Path, ClusterHandle] = request.getfixturevalue("shared")
+    return found
+
+
+@pytest.fixture
 async def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, lease_seconds: float
+    shared_if_wanted: tuple[LocalInfra, Path, ClusterHandle] | None, tmp_path: Path, lease_seconds: float
 ) -> AsyncIterator[Cluster]:
     """A cluster on which nothing runs; nothing that the test did there may be left after it."""
-    if request.node.get_closest_marker("own_cluster"):
+    if shared_if_wanted is None:
         async with _own(tmp_path / "clusters", lease_seconds) as cluster:
             yield cluster
     else:
-        infra, root, handle = request.getfixturevalue("shared")
+        infra, root, handle = shared_if_wanted
         cluster = Cluster(infra, root, handle, await infra.connect(handle))
         yield cluster
         await cluster.end_jobs()

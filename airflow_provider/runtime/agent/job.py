@@ -49,6 +49,8 @@ class Job:
     row: JobRow
     directory: JobDirectory
     changed: Changed = field(default_factory=Changed)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the status is terminal."""
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a transition is decided and stored, so that each sees the one before."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -201,11 +201,7 @@ class Jobs:
 
     async def ended(self, job: Job) -> None:
         """Wait until the job's status is terminal."""
-        while True:
-            change = job.changed.next()
-            if job.row.terminal:
-                return
-            await change.wait()
+        await job.over.wait()
 
     async def acknowledge(self, job: Job, offset: int) -> None:
         """Remember how far the owner has read the log."""
@@ -218,6 +214,8 @@ class Jobs:
 
     def _add(self, row: JobRow) -> Job:
         job = Job(row, self._directory(row.job_id))
+        if row.terminal:
+            job.over.set()
         self._jobs[row.job_id] = job
         self._keys[row.key] = job
         return job
@@ -336,6 +334,8 @@ class Jobs:
                 acknowledged=job.row.acknowledged,
             )
         log.info("job %s: %s -> %s %s", after.job_id, before.status, after.status, after.reason)
+        if after.terminal:
+            job.over.set()
         job.changed.notify()
 
     async def _in_database(self, function: Callable[..., Result], *arguments: object) -> Result:

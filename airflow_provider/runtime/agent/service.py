@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 from weakref import WeakValueDictionary
 
@@ -33,6 +35,8 @@ FEATURES = ("submit", "follow", "cancel", "blobs", "lease")
 # Large enough to carry 150 MB/s, small enough to keep a slow reader's share of memory small.
 _CHUNK_BYTES = 256 * 1024
 _HEARTBEAT_SECONDS = 2.0
+_GATHER_SECONDS = 0.05
+"""At least so long between two pieces of a log that grows: each costs the same, whether it holds one line or many."""
 
 _FILE_KINDS = {pb.Files.DIRECTORY: "directory", pb.Files.FILE: "file"}
 
@@ -155,6 +159,8 @@ class AgentService:
             with self._lease.held():
                 async for response in self._stream(job, start.owner, offset, context):
                     yield response
+                # The reader may still be at work on what was sent, and acknowledging it: it ends the stream.
+                await acknowledgements
         finally:
             acknowledgements.cancel()
 
@@ -162,6 +168,7 @@ class AgentService:
         self, job: Job, owner: pb.Owner, offset: int, context: Context
     ) -> AsyncIterator[pb.FollowResponse]:
         told = ""
+        sent = 0.0
         # Not in a thread: a caller that leaves meanwhile would leave the descriptor open.
         handle = _open(job.directory.log)
         try:
@@ -180,6 +187,7 @@ class AgentService:
                 if data:
                     yield pb.FollowResponse(log=pb.LogChunk(offset=offset, data=data))
                     offset += len(data)
+                    sent = time.monotonic()
                     continue
                 if terminal:
                     yield pb.FollowResponse(state=_state(job))
@@ -188,6 +196,9 @@ class AgentService:
                     await asyncio.wait_for(change.wait(), _HEARTBEAT_SECONDS)
                 except asyncio.TimeoutError:
                     yield pb.FollowResponse(heartbeat=pb.Heartbeat())
+                    continue
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(job.over.wait(), sent + _GATHER_SECONDS - time.monotonic())
         finally:
             os.close(handle)
 

@@ -89,7 +89,11 @@ class AgentFollowStream:
                 if message.HasField("log"):
                     yield LogBytes(message.log.offset, message.log.data)
                 elif message.HasField("state"):
-                    yield _job_state(message.state)
+                    state = _job_state(message.state)
+                    yield state
+                    if state.status.terminal:
+                        await self._call.done_writing()  # the agent keeps the stream open until we are done
+                        return
                 else:
                     yield Heartbeat()
 

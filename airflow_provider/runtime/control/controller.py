@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from airflow_provider.runtime.blocking import outlast, run_blocking
 from airflow_provider.runtime.client.base import (
@@ -182,7 +182,7 @@ class Controller:
         """Call the store; a database that is away for a while holds the task up, no more."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_exponential_jitter(initial=0.2, max=10),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
             stop=stop_after_delay(_STORE_PATIENCE_SECONDS),
             reraise=True,
         ):

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraErro
 from airflow_provider.runtime.infra.this_machine import choose_candidate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from airflow_provider.runtime.client.agent import AgentClient
     from airflow_provider.runtime.task import Candidate, TaskSpec
@@ -146,7 +146,11 @@ class LocalInfra:
         """Return the names of all clusters. Blocking."""
         if not self._root.is_dir():
             return []
-        return sorted(path.name for path in self._root.iterdir() if (path / _RECORD).exists())
+        return sorted(
+            path.name
+            for path in self._root.iterdir()
+            if _NAME.fullmatch(path.name) and (path / _RECORD).exists()
+        )
 
     def _directory(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
@@ -164,25 +168,20 @@ class LocalInfra:
     def _create(self, name: str) -> dict[str, str]:
         """Return the record of the cluster, made first when there is none of this boot."""
         directory = self._directory(name)
-        record = self._read(name)
-        if record is not None and record["boot_id"] == _boot_id():
-            return record
-        if directory.exists():
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            self._finish_removals(name)
+            with _locked(self._root):
+                record = self._read(name)
+                if record is not None and record["boot_id"] == _boot_id():
+                    return record
+                if not directory.exists() and not self._remains(name):
+                    record = {"instance": uuid.uuid4().hex, "boot_id": _boot_id()}
+                    directory.mkdir(mode=0o700)
+                    write_private(directory / _RECORD, json.dumps(record))
+                    return record
             # Nothing of it survived the reboot, or its agent is removing it, or its record cannot be read.
             self._remove(name, 0.0)
-        record = {"instance": uuid.uuid4().hex, "boot_id": _boot_id()}
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
-        mine = directory / f".{_RECORD}.{record['instance']}"
-        write_private(mine, json.dumps(record))
-        try:
-            os.link(mine, directory / _RECORD)
-        except FileExistsError:
-            # Somebody else makes it at the same time: one cluster for both.
-            return self._read(name) or record
-        finally:
-            mine.unlink(missing_ok=True)
-        return record
 
     def _read(self, name: str) -> dict[str, str] | None:
         """Return the cluster's record, None when there is none that makes sense."""
@@ -246,28 +245,54 @@ class LocalInfra:
 
     def _remove(self, name: str, grace: float) -> None:
         directory = self._directory(name)
-        # Away from its name first: from here on nobody takes what is left for a cluster.
-        remains = self._root / f".removed-{name}-{uuid.uuid4().hex}"
         try:
-            with suppress(FileNotFoundError):
-                directory.rename(remains)
-            left = processes.end(
-                lambda: processes.members([], processes.CLUSTER_MARKER, str(directory)),
-                grace=grace,
-                limit=grace + _KILL_LIMIT_SECONDS,
-            )
+            with suppress(FileNotFoundError), _locked(directory):
+                # Away from its name first: from here on nobody takes what is left for a cluster. Who removes it holds
+                # its lock, and nobody makes a new one of the same name, whose processes would look the same.
+                remains = directory.rename(self._root / f".removed-{name}-{uuid.uuid4().hex}")
+                self._end_processes(name, grace)
+                remove_tree(remains)
+            self._finish_removals(name)
+            with suppress(FileNotFoundError), _locked(self._root):
+                if not directory.exists():  # somebody removed it by hand
+                    self._end_processes(name, grace)
         except OSError as error:
-            raise InfraError(f"cluster {name}: {error}") from error
+            raise InfraError(f"cluster {name} cannot be removed: {error}") from error
+
+    def _finish_removals(self, name: str) -> None:
+        """Wait for others' removals of the cluster, and finish those whose process died."""
+        for remains in self._remains(name):
+            with suppress(FileNotFoundError), _locked(remains):
+                if remains.exists():
+                    self._end_processes(name, 0.0)
+                    remove_tree(remains)
+
+    def _remains(self, name: str) -> list[Path]:
+        # Others' names may begin with this one's: the last part is 32 hexadecimal digits.
+        return list(self._root.glob(f".removed-{name}-{'[0-9a-f]' * 32}"))
+
+    def _end_processes(self, name: str, grace: float) -> None:
+        marker = str(self._directory(name))
+        left = processes.end(
+            lambda: processes.members([], processes.CLUSTER_MARKER, marker),
+            grace=grace,
+            limit=grace + _KILL_LIMIT_SECONDS,
+        )
         if left:
             raise InfraError(
                 f"cluster {name}: processes {sorted(process.pid for process in left)} cannot be killed"
             )
-        # Others' names may begin with this one's: the last part is 32 hexadecimal digits.
-        for path in [*self._root.glob(f".removed-{name}-{'[0-9a-f]' * 32}"), directory]:
-            try:
-                remove_tree(path)
-            except OSError as error:
-                raise InfraError(f"cluster {name}: cannot remove {path}: {error}") from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory: one maker of clusters at a time."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _boot_id() -> str:

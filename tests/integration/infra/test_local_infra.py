@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -36,7 +37,7 @@ async def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) 
             await call
     with pytest.raises(InfraError, match="name"):
         infra.preempt(name)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_cluster_works_below_a_directory_of_any_length_and_spelling(tmp_path: Path) -> None:
@@ -217,6 +218,24 @@ async def test_a_cluster_preempted_while_it_is_made_leaves_nothing(tmp_path: Pat
         assert_gone(root, "c1")
 
 
+async def test_a_cluster_made_anew_while_the_old_one_is_being_removed_is_left_alone(cluster: Cluster) -> None:
+    await cluster.start(STUBBORN, grace_seconds=60.0)
+    removing = asyncio.create_task(cluster.infra.tear_down("c1"))
+    await eventually(lambda: not cluster.directory.exists(), "the removal to begin")
+    again = await cluster.infra.provision("c1", quiet)
+    assert removing.done(), "the new one has to wait: its processes would look the same"
+    await removing
+    assert again.instance != cluster.handle.instance
+    assert (await cluster.infra.probe(again)).health is Health.ALIVE
+
+
+async def test_processes_of_a_cluster_whose_directory_was_deleted_are_ended_too(cluster: Cluster) -> None:
+    await cluster.start("echo ready; sleep 100")
+    shutil.rmtree(cluster.directory)
+    await cluster.infra.tear_down("c1")
+    assert_gone(cluster.root, "c1")
+
+
 async def test_tearing_down_ends_all_and_may_be_repeated(cluster: Cluster) -> None:
     await cluster.start(STUBBORN, grace_seconds=60.0)
     await asyncio.gather(*(cluster.infra.tear_down("c1") for _ in range(3)))
@@ -243,6 +262,7 @@ async def test_neighbours_survive_also_those_with_a_longer_name(tmp_path: Path) 
     remains.mkdir()
     infra.preempt("c1")
     assert remains.exists()
+    remains.rmdir()
     assert infra.clusters() == ["c1-b", "c1.x"]
     for handle in handles[1:]:
         assert (await infra.probe(handle)).health is Health.ALIVE

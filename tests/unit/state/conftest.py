@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider.runtime.state import StateStore
+from airflow_provider.runtime.state import StateStore, tables
 from tests.unit.state import postgresql
 from tests.unit.state.other_processes import Processes
 
@@ -27,13 +27,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state/store.db"
-    server: str = request.getfixturevalue("server")
-    name = f"test_{uuid.uuid4().hex}"
-    engine = sa.create_engine(server.format(name="postgres"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    # One database for all tests, emptied before each; the name makes a new engine of it in every process.
+    url = f"{request.getfixturevalue('server')}&application_name={uuid.uuid4().hex}"
+    engine = sa.create_engine(url)
+    tables.metadata.drop_all(engine)
     engine.dispose()
-    return server.format(name=name)
+    return url
 
 
 @pytest.fixture

@@ -6,11 +6,14 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def _programs() -> Path | None:
@@ -37,7 +40,7 @@ def _user() -> str | None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Yield the URL of a fresh server on a unix socket; ``{name}`` in it stands for a database's name."""
+    """Yield the URL of the one database of a fresh server on a unix socket."""
     programs = _programs()
     assert programs is not None
     # Not below pytest's own directory, which only its user can enter.
@@ -46,17 +49,21 @@ def server() -> Iterator[str]:
     if user:
         shutil.chown(home, user)
 
-    def run(program: str, *arguments: str) -> None:
-        command = [str(programs / program), *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=user, cwd=home, timeout=60)
-
+    as_user: dict[str, Any] = {"user": user, "cwd": home, "stdout": subprocess.DEVNULL}
     try:
-        run("initdb", "-D", f"{home}/data", "-U", "test", "-A", "trust", "--no-sync", "-E", "UTF8")
-        options = f"-k {home} -c listen_addresses= -c fsync=off -c shared_buffers=16MB"
-        run("pg_ctl", "-D", f"{home}/data", "-w", "-l", f"{home}/log", "-o", options, "start")
+        initdb = [f"{programs}/initdb", "-D", f"{home}/data", "-U", "test", "-A", "trust", "--no-sync"]
+        subprocess.run([*initdb, "-E", "UTF8"], check=True, timeout=120, **as_user)
+        options = ["-k", str(home), "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
+        with open(home / "log", "wb") as log:
+            postgres = [f"{programs}/postgres", "-D", f"{home}/data", *options]
+            running = subprocess.Popen(postgres, stderr=log, **as_user)
         try:
-            yield f"postgresql+psycopg2://test@/{{name}}?host={home}"
+            while subprocess.run([programs / "pg_isready", "-q", "-h", home], check=False).returncode:
+                assert running.poll() is None, (home / "log").read_text()
+                time.sleep(0.05)
+            yield f"postgresql+psycopg2://test@/postgres?host={home}"
         finally:
-            run("pg_ctl", "-D", f"{home}/data", "-w", "-m", "immediate", "stop")
+            running.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
+            running.wait(60)
     finally:
         shutil.rmtree(home)
