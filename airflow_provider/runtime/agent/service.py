@@ -35,6 +35,7 @@ FEATURES = ("submit", "follow", "cancel", "blobs", "lease")
 # Large enough to carry 150 MB/s, small enough to keep a slow reader's share of memory small.
 _CHUNK_BYTES = 256 * 1024
 _HEARTBEAT_SECONDS = 2.0
+_DRAIN_SECONDS = 1.0
 _GATHER_SECONDS = 0.05
 """At least so long between two pieces of a log that grows: each costs the same, whether it holds one line or many."""
 
@@ -244,10 +245,14 @@ class AgentService:
                         raise BadBlob(f"blob {start.digest} has more than the {start.size} bytes announced")
                 if size == start.size:
                     await asyncio.to_thread(self._blobs.finish, start.digest)
-        except BadBlob as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except BrokenBlob as error:
-            await _abort(context, grpc.StatusCode.DATA_LOSS, str(error))
+        except (BadBlob, BrokenBlob, OSError) as error:
+            await _drain(requests)
+            if isinstance(error, OSError):
+                raise
+            code = (
+                grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadBlob) else grpc.StatusCode.DATA_LOSS
+            )
+            await _abort(context, code, str(error))
         return pb.PutBlobResponse(received=size)
 
     async def _find(self, job_id: int, context: Context) -> Job:
@@ -268,6 +273,17 @@ class AgentService:
 async def _abort(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
     await context.abort(code, details)
     raise AssertionError("abort() always raises")
+
+
+async def _drain(requests: AsyncIterator[pb.PutBlobRequest]) -> None:
+    """Read on for a while: a client that is told of an error in the middle of a write does not get the reason."""
+
+    async def read() -> None:
+        async for _ in requests:
+            pass
+
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(read(), _DRAIN_SECONDS)
 
 
 async def _check_submit(request: pb.SubmitRequest, context: Context) -> None:

@@ -99,6 +99,7 @@ async def test_an_orphaned_job_does_not_hold_up_the_next_agent(cluster: Cluster)
     await cluster.restart_agent()
     assert (await cluster.client.status(job_id)).status is JobStatus.RUNNING
     assert time.monotonic() - before < 20
+    await asyncio.to_thread(cluster.infra.preempt, "c1")
 
 
 async def test_agents_killed_at_any_moment_of_a_submit_run_each_job_once(
