@@ -182,26 +182,14 @@ class ManagedTaskOperator(BaseOperator):
     def _run_inline(self, record: TaskRecord) -> TaskRecord:
         """Run the controller in this process, where SIGTERM comes as a call of ``on_kill``."""
         from airflow_provider import settings
-        from airflow_provider.hooks.cluster import ClusterHook
-        from airflow_provider.hooks.secrets import resolve_secrets
-        from airflow_provider.runtime.control.controller import Controller
+        from airflow_provider.hooks.controller import make_controller
         from airflow_provider.runtime.control.events import Outcome
         from airflow_provider.runtime.control.status import Status
-        from airflow_provider.tasklog import TaskLogSink
 
-        cluster = ClusterHook(self.conn_id).settings()
-        store, blobs = settings.state_store(), settings.blob_store()
+        store = settings.state_store()
 
         async def run() -> TaskRecord:
-            controller = Controller(
-                record,
-                store=store,
-                infra=cluster.make_infra(),
-                blobs=blobs,
-                secrets=resolve_secrets,
-                sink=TaskLogSink(lambda: self.log),
-                unreachable_timeout=cluster.unreachable_timeout,
-            )
+            controller = await make_controller(record, store, lambda: self.log)
             loop = asyncio.get_running_loop()
             killed = Outcome(Status.CANCELLED, "the task was ended (SIGTERM)")
             self._stop_inline = lambda: loop.call_soon_threadsafe(controller.stop, killed)

@@ -13,8 +13,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider.runtime.control.controller import Controller
-    from airflow_provider.runtime.state import StateStore, TaskRecord
+    from airflow_provider.runtime.state import TaskRecord
 
 KWARGS_VERSION = 1
 _KILL_SECONDS = 25.0
@@ -64,6 +63,7 @@ class ManagedTaskTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Claim the record, drive the task to its end, and yield how it ended."""
         from airflow_provider import settings
+        from airflow_provider.hooks.controller import make_controller
         from airflow_provider.runtime.blocking import run_blocking
         from airflow_provider.runtime.control.status import Status
         from airflow_provider.runtime.errors import Superseded
@@ -84,7 +84,7 @@ class ManagedTaskTrigger(BaseTrigger):
             await self.log.ainfo(f"letting go: {error}")
             return
         try:
-            controller = await self._controller(store, self._claimed)
+            controller = await make_controller(self._claimed, store, lambda: self.log)
             record = await controller.run()
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
@@ -107,49 +107,30 @@ class ManagedTaskTrigger(BaseTrigger):
 
     async def _clean_up(self) -> None:
         from airflow_provider import settings
+        from airflow_provider.hooks.controller import make_controller
         from airflow_provider.runtime.blocking import run_blocking
         from airflow_provider.runtime.control.events import Outcome
         from airflow_provider.runtime.control.status import Status
         from airflow_provider.runtime.errors import Superseded
 
-        if self._claimed is None:
-            return
         if await self._still_deferred():
             # A stalled triggerer that wakes after another took its triggers is told to kill them: a false alarm.
             await self.log.ainfo("the task is still deferred, so its job goes on")
             return
         store = await run_blocking(settings.state_store)
         record = await run_blocking(store.get, self.managed_task)
-        if record.generation != self._claimed.generation:
+        # Killed before it could claim, it still ends what the worker or an earlier try began.
+        if self._claimed is not None and record.generation != self._claimed.generation:
             await self.log.ainfo("another try or triggerer controls the task now; nothing to kill")
             return
         try:
             # A generation of its own: whatever of run() is still under way can change nothing any more.
             record = await run_blocking(store.claim, self.managed_task, self.owner)
-            controller = await self._controller(store, record)
+            controller = await make_controller(record, store, lambda: self.log)
             controller.stop(Outcome(Status.CANCELLED, "the task was ended by a user"))
             await controller.run()
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
-
-    async def _controller(self, store: StateStore, record: TaskRecord) -> Controller:
-        from airflow_provider import settings
-        from airflow_provider.hooks.cluster import ClusterHook
-        from airflow_provider.hooks.secrets import resolve_secrets
-        from airflow_provider.runtime.blocking import run_blocking
-        from airflow_provider.runtime.control.controller import Controller
-        from airflow_provider.tasklog import TaskLogSink
-
-        cluster = await ClusterHook(record.order.conn_id).asettings()
-        return Controller(
-            record,
-            store=store,
-            infra=cluster.make_infra(),
-            blobs=await run_blocking(settings.blob_store),
-            secrets=resolve_secrets,
-            sink=TaskLogSink(lambda: self.log),
-            unreachable_timeout=cluster.unreachable_timeout,
-        )
 
     async def _still_deferred(self) -> bool:
         """Ask Airflow whether the task is still deferred; without a task instance there is nobody to ask."""
