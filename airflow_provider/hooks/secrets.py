@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.blocking import run_blocking
+from airflow_provider.runtime.blocking import run_slowly
 from airflow_provider.runtime.control.controller import SecretMissing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def resolve_secrets(references: dict[str, str]) -> dict[str, str]:
         SecretMissing: a reference leads nowhere.
     """
     # In a thread: Airflow's calls are blocking ones, and from a thread they work in triggerer and worker alike.
-    return await run_blocking(_resolve, references) if references else {}
+    return await run_slowly(_resolve, references) if references else {}
 
 
 def _resolve(references: dict[str, str]) -> dict[str, str]:

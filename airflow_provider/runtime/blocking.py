@@ -17,24 +17,35 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _THREADS = 8
-"""Enough to keep a disk and a database busy, few enough to cost nothing with hundreds of tasks in one process."""
+"""Of each pool: enough to keep a disk and a database busy, few enough to cost nothing with hundreds of tasks."""
 
 
-@lru_cache(maxsize=1)
-def _pool(_process: int) -> ThreadPoolExecutor:
+@lru_cache(maxsize=2)
+def _pool(name: str, _process: int) -> ThreadPoolExecutor:
     # By process: a forked worker has its parent's pool object but none of the threads.
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="managed-jobs")
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix=f"managed-jobs-{name}")
 
 
 async def run_blocking(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Run ``function`` in the bounded pool of this process and return what it returns.
+    """Run ``function``, which takes milliseconds, in a bounded pool of this process; return what it returns.
 
     A caller that is cancelled meanwhile waits for the thread to end before it goes on: what must be undone next is
     then known to be over, such as the start of a cluster before its removal.
     """
-    call = asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), partial(function, *args, **kwargs))
+    return await _run("quick", partial(function, *args, **kwargs))
+
+
+async def run_slowly(
+    function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Do as ``run_blocking`` for what may take seconds, in a pool of its own: slow launches must not hold up SQL."""
+    return await _run("slow", partial(function, *args, **kwargs))
+
+
+async def _run(pool: str, work: Callable[[], Result]) -> Result:
+    call = asyncio.get_running_loop().run_in_executor(_pool(pool, os.getpid()), work)
     await outlast(call)
     return call.result()
 

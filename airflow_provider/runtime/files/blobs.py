@@ -25,7 +25,7 @@ _BLOB = re.compile(r"(?P<digest>[0-9a-f]{64})\.tar")
 _PART = ".part-"
 # An upload in progress touches its part; nobody waits an hour for a chunk.
 _PART_IS_STALE_AFTER = timedelta(hours=1)
-_UPLOAD_ATTEMPTS = 3
+_UPLOAD_ATTEMPTS = 10
 
 
 class BlobMissingError(LookupError):
@@ -79,8 +79,9 @@ class BlobStore:
             while True:
                 try:
                     return self._upload(source, archive, blob)
-                except FileNotFoundError:
-                    # Somebody deleted the last other blob of the folder, and with it the folder.
+                except (FileNotFoundError, FileExistsError):
+                    # Somebody deleted the last other blob of the folder, and with it the folder: while we wrote
+                    # into it, or while we were making it.
                     attempts -= 1
                     if not attempts:
                         raise

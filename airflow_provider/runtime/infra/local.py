@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.agent.jobdir import write_private
 from airflow_provider.runtime.agent.trees import remove_tree
-from airflow_provider.runtime.blocking import run_blocking
+from airflow_provider.runtime.blocking import run_blocking, run_slowly
 from airflow_provider.runtime.client.base import ClientError, LinkLost
 from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError, Probe
 from airflow_provider.runtime.infra.this_machine import choose_candidate
@@ -88,7 +88,7 @@ class LocalInfra:
     async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
         """See Infra."""
         try:
-            record = await run_blocking(self._create, name)
+            record = await run_slowly(self._create, name)
         except OSError as error:
             raise InfraError(f"cluster {name} cannot be made: {error}") from error
         handle = self._handle(name, record)
@@ -128,11 +128,11 @@ class LocalInfra:
 
     async def restart_agent(self, handle: ClusterHandle) -> None:
         """See Infra."""
-        await run_blocking(self._start_agent, handle)
+        await run_slowly(self._start_agent, handle)
 
     async def tear_down(self, name: str) -> None:
         """See Infra."""
-        await run_blocking(self._remove, name, _GRACE_SECONDS)
+        await run_slowly(self._remove, name, _GRACE_SECONDS)
 
     def preempt(self, name: str) -> None:
         """Lose the machine: everything on the cluster dies at once, as with a spot node. Blocking.
