@@ -27,7 +27,7 @@ demo: $(READY) ## a training chain in a real Airflow loses its machine half-way 
 	@KEEP="$(KEEP)" $(BIN)/python -m demo
 
 test: $(READY) ## the whole test suite (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## lint, format and types
 	$(BIN)/ruff check .

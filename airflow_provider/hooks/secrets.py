@@ -36,7 +36,8 @@ def _resolve(references: dict[str, str]) -> dict[str, str]:
     for name, reference in references.items():
         kind, _, target = reference.partition(":")
         value = _variable(name, target) if kind == "variable" else _connection_field(name, target)
-        mask_secret(value, name)
+        # Without a name: given one, Airflow masks the value only if the name sounds like a secret's.
+        mask_secret(value)
         values[name] = value
     return values
 

@@ -6,21 +6,27 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import Context
 
+    from airflow_provider.runtime.control.events import Outcome
+    from airflow_provider.runtime.control.machine import State
+    from airflow_provider.runtime.files.archive import Archive
     from airflow_provider.runtime.state import FileTreeRef, TaskOrder, TaskRecord
     from airflow_provider.runtime.task import ChainPlace, TaskSpec
 
 _BACKSTOP_SECONDS = 120.0
-"""How long after the deadline Airflow itself ends the deferral: long enough for the trigger to clean up before."""
+"""How long after deadline and grace period Airflow itself ends the deferral: the trigger cleans up before that."""
 
 
 class ManagedTaskFailed(AirflowException):
@@ -61,16 +67,15 @@ class ManagedTaskOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not 0 <= grace_seconds <= 600:
-            raise ValueError(f"grace_seconds is {grace_seconds!r}; it must be from 0 to 600 seconds")
-        self.envs = dict(envs) if envs is not None else None
+        self.envs = envs
         self.workdir = workdir
         self.conn_id = conn_id
-        self.grace_seconds = float(grace_seconds)
+        self.grace_seconds = _grace(grace_seconds)
         self.deferrable = deferrable
-        self.spec = _spec(definition)
+        self.spec = _spec(definition, default_name=self.task_id)
         self.chain = chain
-        self._stop_inline: Any = None
+        self._killed = False
+        self._stop_inline: Callable[[], None] | None = None
 
     def execute(self, context: Context) -> Any:
         """Write down the intent, reconcile it with what an earlier try left, and defer."""
@@ -81,6 +86,12 @@ class ManagedTaskOperator(BaseOperator):
         from airflow_provider.runtime.task import TaskValidationError
 
         ti = context["ti"]
+        if self.envs is not None and not isinstance(self.envs, Mapping):
+            raise AirflowFailException(
+                f"envs is {type(self.envs).__name__}; it must be a mapping of names to text"
+            )
+        if not self.deferrable:
+            _refuse_running_loop()
         try:
             spec = self.spec.resolve(envs=self.envs, workdir=self.workdir)
         except TaskValidationError as error:
@@ -88,7 +99,7 @@ class ManagedTaskOperator(BaseOperator):
         store, blobs = settings.state_store(), settings.blob_store()
         told: list[str] = []
 
-        def decide(found: TaskRecord | None) -> Any:
+        def decide(found: TaskRecord | None) -> State:
             reconciled = reconcile(found, max_tries=ti.max_tries)
             told.append(reconciled.message)
             return reconciled.state
@@ -97,7 +108,12 @@ class ManagedTaskOperator(BaseOperator):
             try:
                 archives = _pack(spec, scratch)
             except PackError as error:
-                raise AirflowFailException(f"cannot pack the task's files: {error}") from None
+                raise ManagedTaskFailed(f"cannot pack the task's files: {error}") from None
+            for archive, reference in archives:
+                if archive.skipped:
+                    left_out = ", ".join(archive.skipped)
+                    self.log.warning("not packed for %s (no files): %s", reference.destination, left_out)
+            self._raise_if_killed()
             record = store.intend(
                 TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index),
                 owner=str(ti.id),
@@ -113,6 +129,7 @@ class ManagedTaskOperator(BaseOperator):
             for archive, _ in archives:
                 blobs.put(archive)
         self.log.info("managed task %s (%s) of managed job %s", record.id, spec.name, record.job_id)
+        self._raise_if_killed()
         if not self.deferrable:
             return self._result(self._run_inline(record))
         self._defer(record)
@@ -127,11 +144,12 @@ class ManagedTaskOperator(BaseOperator):
         return self._result(settings.state_store().get(event["task"]))
 
     def on_kill(self) -> None:
-        """Cancel the job of a task that runs in the worker; ``execute`` then raises."""
+        """Cancel the job of a task that runs in the worker; ``execute`` then raises, whatever it is doing."""
+        self._killed = True
         if self._stop_inline is not None:
             self._stop_inline()
 
-    def _order(self, spec: TaskSpec, files: list[FileTreeRef], started: Any) -> TaskOrder:
+    def _order(self, spec: TaskSpec, files: list[FileTreeRef], started: datetime | None) -> TaskOrder:
         from airflow_provider.runtime.state import TaskOrder
         from airflow_provider.runtime.task import ChainPlace
 
@@ -143,7 +161,8 @@ class ManagedTaskOperator(BaseOperator):
             chain=self.chain or ChainPlace(self.task_id, spec.name, (spec.name,), 0),
             conn_id=self.conn_id,
             user=self.owner,
-            deadline=None if limit is None else begin + limit.total_seconds(),
+            # In the worker Airflow itself watches the limit.
+            deadline=None if limit is None or not self.deferrable else begin + limit.total_seconds(),
             grace_seconds=self.grace_seconds,
         )
 
@@ -162,7 +181,9 @@ class ManagedTaskOperator(BaseOperator):
                 task=record.id, owner=record.owner, resume=self._has_more_to_do_after_success()
             ),
             method_name="execute_complete",
-            timeout=None if deadline is None else max(0.0, deadline - time.time()) + _BACKSTOP_SECONDS,
+            timeout=None
+            if deadline is None
+            else max(0.0, deadline - time.time()) + self.grace_seconds + _BACKSTOP_SECONDS,
         )
 
     def _has_more_to_do_after_success(self) -> bool:
@@ -180,25 +201,48 @@ class ManagedTaskOperator(BaseOperator):
         )
 
     def _run_inline(self, record: TaskRecord) -> TaskRecord:
-        """Run the controller in this process, where SIGTERM comes as a call of ``on_kill``."""
-        from airflow_provider import settings
-        from airflow_provider.hooks.controller import make_controller
+        """Run the controller in this process; SIGTERM comes as a call of ``on_kill``, a time-out as an exception."""
         from airflow_provider.runtime.control.events import Outcome
         from airflow_provider.runtime.control.status import Status
 
-        store = settings.state_store()
+        try:
+            return asyncio.run(self._control(record))
+        except AirflowTaskTimeout:
+            # It broke into the event loop at some point or other: what is left is ended by a second one.
+            timeout = Outcome(Status.FAILED, "execution_timeout: the task ran out of time")
+            return asyncio.run(self._control(record, stop=timeout))
 
-        async def run() -> TaskRecord:
-            controller = await make_controller(record, store, lambda: self.log)
-            loop = asyncio.get_running_loop()
-            killed = Outcome(Status.CANCELLED, "the task was ended (SIGTERM)")
-            self._stop_inline = lambda: loop.call_soon_threadsafe(controller.stop, killed)
-            try:
-                return await controller.run()
-            finally:
-                self._stop_inline = None
+    async def _control(self, record: TaskRecord, *, stop: Outcome | None = None) -> TaskRecord:
+        from airflow_provider import settings
+        from airflow_provider.hooks.controller import make_controller
+        from airflow_provider.runtime.blocking import run_blocking
+        from airflow_provider.runtime.control.events import Outcome
+        from airflow_provider.runtime.control.status import Status
 
-        return asyncio.run(run())
+        store = await run_blocking(settings.state_store)
+        record = await run_blocking(store.claim, record.id, record.owner)
+        controller = await make_controller(record, store, lambda: self.log)
+        # A killed task has five seconds, too few for a grace period of the user's choice.
+        killed = Outcome(Status.CANCELLED, "the task was ended (SIGTERM)")
+        loop = asyncio.get_running_loop()
+        stop_at_once = partial(controller.stop, killed, at_once=True)
+
+        def stop_inline() -> None:
+            loop.call_soon_threadsafe(stop_at_once)
+
+        self._stop_inline = stop_inline
+        try:
+            if self._killed:
+                controller.stop(killed, at_once=True)
+            elif stop is not None:
+                controller.stop(stop)
+            return await controller.run()
+        finally:
+            self._stop_inline = None
+
+    def _raise_if_killed(self) -> None:
+        if self._killed:
+            raise ManagedTaskFailed("the task was ended (SIGTERM) before its job was started")
 
     def _result(self, record: TaskRecord) -> Any:
         """Return the output of a task that succeeded; raise for every other end."""
@@ -207,8 +251,8 @@ class ManagedTaskOperator(BaseOperator):
         if record.status is Status.SUCCEEDED:
             return None if record.output is None else json.loads(record.output)
         text = _failure(record)
-        if record.status in (Status.CANCELLED, Status.FAILED_PRECHECKS):
-            # Another try would meet the same, or is not wanted.
+        if record.status in (Status.CANCELLED, Status.FAILED_PRECHECKS) and not self._killed:
+            # Another try would meet the same, or is not wanted. (A worker that was stopped is no such case.)
             raise AirflowFailException(text)
         raise ManagedTaskFailed(text)
 
@@ -229,20 +273,39 @@ def _failure(record: TaskRecord) -> str:
     return "\n".join(lines)
 
 
-def _spec(definition: TaskSpec | Mapping[str, object] | str | os.PathLike[str]) -> TaskSpec:
-    from airflow_provider.runtime.task import TaskSpec, load_chain_file, task_from_definition
+def _grace(seconds: object) -> float:
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds <= 600:
+        raise ValueError(f"grace_seconds is {seconds!r}; it must be a number from 0 to 600")
+    return float(seconds)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise AirflowFailException("deferrable=False does not work where an event loop is running already")
+
+
+def _spec(
+    definition: TaskSpec | Mapping[str, object] | str | os.PathLike[str], *, default_name: str
+) -> TaskSpec:
+    from airflow_provider.runtime.task import TaskSpec, is_name, load_chain_file, task_from_definition
 
     if isinstance(definition, TaskSpec):
         return definition
     if isinstance(definition, Mapping):
-        return task_from_definition(definition)
+        name = default_name.rpartition(".")[2]
+        return task_from_definition({"name": name, **definition} if is_name(name) else definition)
+    if not isinstance(definition, (str, os.PathLike)):
+        raise TypeError(f"definition is {definition!r}; it must be a mapping or the path of a YAML file")
     chain = load_chain_file(definition)
     if len(chain.tasks) != 1:
         raise ValueError(f"{definition} holds a chain of {len(chain.tasks)} tasks; use managed_job() for it")
     return chain.tasks[0]
 
 
-def _pack(spec: TaskSpec, scratch: str) -> list[tuple[Any, FileTreeRef]]:
+def _pack(spec: TaskSpec, scratch: str) -> list[tuple[Archive, FileTreeRef]]:
     """Pack the task's local files into ``scratch``; equal trees become one archive."""
     from pathlib import Path
 

@@ -6,7 +6,8 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 KWARGS_VERSION = 1
 _KILL_SECONDS = 25.0
-"""Less than the time that Airflow gives ``on_kill`` (30 s by default): better to stop by ourselves, and say so."""
+"""Less than the time that Airflow gives ``on_kill`` (30 s by default): better to stop by ourselves, and say so. The
+cluster then ends by its lease, which the cancellation has made short."""
 
 _SETTLE_SECONDS = 5.0
 """How long after the deferral a task is resumed at the earliest. The scheduler takes the worker's "success" (that of
@@ -62,6 +64,7 @@ class ManagedTaskTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Claim the record, drive the task to its end, and yield how it ended."""
+        await asyncio.to_thread(_import_everything)
         from airflow_provider import settings
         from airflow_provider.hooks.controller import make_controller
         from airflow_provider.runtime.blocking import run_blocking
@@ -81,20 +84,24 @@ class ManagedTaskTrigger(BaseTrigger):
             )
             return
         except Superseded as error:
-            await self.log.ainfo(f"letting go: {error}")
-            return
+            await self._let_go(error)
         try:
             controller = await make_controller(self._claimed, store, lambda: self.log)
             record = await controller.run()
         except Superseded as error:
-            await self.log.ainfo(f"letting go: {error}")
-            return
+            await self._let_go(error)
         if record.status is Status.SUCCEEDED and not self.resume and self.task_instance is not None:
             await self._push(record)
             yield TaskSuccessEvent()
             return
         await asyncio.sleep(max(0.0, begin + _SETTLE_SECONDS - time.monotonic()))
         yield self._event(record.status.value)
+
+    async def _let_go(self, reason: Exception) -> NoReturn:
+        """Wait to be cancelled: a trigger that ends without an event fails the task, whoever runs it now."""
+        await self.log.ainfo(f"letting go: {reason}")
+        await asyncio.Future()
+        raise AssertionError("a future that nobody completes")
 
     async def on_kill(self) -> None:
         """Cancel the job and remove the cluster, if it was really the user who ended the task."""
@@ -193,3 +200,9 @@ async def _through_cancellations(work: asyncio.Task[Any], seconds: float) -> Non
         await asyncio.wait({work})
         raise asyncio.TimeoutError
     work.result()
+
+
+def _import_everything() -> None:
+    """Import what a controller needs, away from the event loop, which a first import would hold up for long."""
+    for name in ("hooks.controller", "runtime.client.agent", "runtime.transport.channel"):
+        import_module(f"airflow_provider.{name}")

@@ -82,6 +82,7 @@ class Controller:
         secrets: Returns the values of secrets, given their references; raises SecretMissing.
         sink: Takes the task's log.
         unreachable_timeout: Seconds without contact after which a cluster counts as lost.
+        redact: Hides the values of secrets in what is stored of the job's own words.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Controller:
         secrets: Callable[[dict[str, str]], Awaitable[dict[str, str]]],
         sink: Sink,
         unreachable_timeout: float = 600.0,
+        redact: Callable[[str], str] = lambda text: text,
     ) -> None:
         self.record = record
         self._store = store
@@ -101,6 +103,7 @@ class Controller:
         self._blobs = blobs
         self._secrets = secrets
         self._sink = sink
+        self._redact = redact
         recovery = record.order.task.resources.job_recovery
         self._policy = Policy(
             recover=recovery.strategy != "NONE",
@@ -109,7 +112,9 @@ class Controller:
             unreachable_timeout=unreachable_timeout,
         )
         self._owner = Owner(record.owner, record.generation)
-        self._stop_requested: asyncio.Future[events.Outcome] = asyncio.get_running_loop().create_future()
+        self._stop_requested: asyncio.Future[events.StopRequested] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._client: ClusterClient | None = None
         self._follower: Follower | None = None
         self._following: AsyncGenerator[JobState | Heartbeat, None] | None = None
@@ -119,10 +124,15 @@ class Controller:
         """The stored state."""
         return self.record.state
 
-    def stop(self, outcome: events.Outcome) -> None:
-        """Ask for the task's end. Idempotent, for the event loop's thread; the first outcome counts."""
+    def stop(self, outcome: events.Outcome, *, at_once: bool = False) -> None:
+        """Ask for the task's end. Idempotent, for the event loop's thread; the first outcome counts.
+
+        Args:
+            outcome: How the task ends.
+            at_once: Remove the cluster without letting the job end in peace first.
+        """
         if not self._stop_requested.done():
-            self._stop_requested.set_result(outcome)
+            self._stop_requested.set_result(events.StopRequested(outcome, at_once))
 
     async def run(self) -> TaskRecord:
         """Drive the task to its terminal status and return its record.
@@ -160,7 +170,7 @@ class Controller:
                 work.cancel()
                 await outlast(work)
         self.stop(events.Outcome(Status.FAILED, "execution_timeout: the task ran out of time"))
-        return events.StopRequested(stop.result())
+        return stop.result()
 
     async def _apply(self, event: events.Event) -> None:
         before = self.state
@@ -260,7 +270,9 @@ class Controller:
         await self._check_claim()
         task = self.record.order.task
         try:
-            candidate = await run_blocking(self._infra.choose, task)
+            choice = await run_blocking(self._infra.choose, task)
+            for reason in choice.passed_over:
+                await self._say(f"candidate passed over: {reason}")
             for name in task.carried_fields:
                 await self._say(f"{name} has no effect on infra {self._infra.name}")
             handle = await self._infra.provision(self.record.cluster_name, self._say)
@@ -268,7 +280,7 @@ class Controller:
             return events.LaunchFailed(events.LaunchProblem.NOT_FEASIBLE, str(error))
         except (InfraError, ClientError) as error:
             return events.LaunchFailed(events.LaunchProblem.FAILED, str(error))
-        await self._say(f"cluster {handle.name} is up ({candidate.infra or self._infra.name})")
+        await self._say(f"cluster {handle.name} is up: {choice.candidate.describe(self._infra.name)}")
         # The handle is stored with the transition that says so.
         await self._save(self.state, "ClusterUp", handle.name, handle.to_json())
         return events.Provisioned()
@@ -280,8 +292,8 @@ class Controller:
             for tree in order.files:
                 await client.send_files(tree.digest, tree.size, partial(self._blobs.open, tree.digest))
             secrets = await self._secrets(order.task.secrets)
-            candidate = await run_blocking(self._infra.choose, order.task)
-            request = job_request(self.record, candidate, secrets)
+            choice = await run_blocking(self._infra.choose, order.task)
+            request = job_request(self.record, choice.candidate, secrets)
             job_id = await client.submit(submission_key(self.record), self._owner, request)
         except (RequestRefused, SecretMissing, BlobMissingError, NotFeasible) as error:
             return events.JobRefused(str(error))
@@ -326,6 +338,8 @@ class Controller:
         await self._stop_following()
         client = await self._connect()
         limit = self.record.order.grace_seconds + _CANCEL_MARGIN_SECONDS
+        # Whoever asked for the end may not let us live to see it; then the cluster ends itself soon.
+        await client.handshake(lease_seconds=limit)
         reading = asyncio.create_task(self._drain(client))
         try:
             state = await client.cancel(self._job_id(), self._owner, limit=limit)
@@ -384,10 +398,10 @@ class Controller:
         lines = self._follower.log.last_lines if self._follower else ()
         return events.JobEnded(
             end=events.JobEnd(state.status.value),
-            reason=state.reason,
+            reason=self._redact(state.reason),
             exit_codes=state.exit_codes,
             output=state.output,
-            last_lines=tuple(lines),
+            last_lines=tuple(self._redact(line) for line in lines),
         )
 
     def _follower_of_job(self) -> Follower:

@@ -142,9 +142,13 @@ class WaitOver:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """End the task now, with this outcome (cancelled, or out of time)."""
+    """End the task now, with this outcome (cancelled, or out of time).
+
+    ``at_once``: there is no time to let the job end in peace; it goes with its cluster.
+    """
 
     outcome: Outcome
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

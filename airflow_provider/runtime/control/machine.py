@@ -199,9 +199,10 @@ def _stop(state: State, event: StopRequested) -> Decision:
         return state, ()
     lines = (f"stopping: {event.outcome.reason}",)
     stopped = replace(state, status=Status.CANCELLING, outcome=event.outcome)
-    if state.afresh:  # on its way down already, and now to stay there
+    if state.afresh and not event.at_once:  # on its way down already, and now to stay there
         return replace(stopped, afresh=False), lines
-    down = Step.TEAR_DOWN if state.job_id is None else Step.CANCEL
+    stopped = replace(stopped, afresh=False)
+    down = Step.TEAR_DOWN if state.job_id is None or event.at_once else Step.CANCEL
     return replace(stopped, step=down, after_wait=Step.DONE, wait_seconds=0.0), lines
 
 

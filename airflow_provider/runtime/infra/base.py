@@ -85,12 +85,20 @@ class NotFeasible(InfraError):
     """This infra can never run the task; the text lists why, candidate by candidate."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which of a task's candidate resources is provisioned, and why those before it are not."""
+
+    candidate: Candidate
+    passed_over: tuple[str, ...] = ()
+
+
 class Infra(Protocol):
     """Provisions, probes and removes clusters of one kind."""
 
     name: str
 
-    def choose(self, task: TaskSpec) -> Candidate:
+    def choose(self, task: TaskSpec) -> Choice:
         """Return the one of the task's candidate resources to provision. Blocking, quick.
 
         Raises:

@@ -22,19 +22,19 @@ from airflow_provider.runtime.agent.jobdir import write_private
 from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.blocking import run_blocking, run_slowly
 from airflow_provider.runtime.client.base import ClientError, LinkLost
-from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError, Probe
+from airflow_provider.runtime.infra.base import Choice, ClusterHandle, Health, InfraError, Probe
 from airflow_provider.runtime.infra.this_machine import choose_candidate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from airflow_provider.runtime.client.agent import AgentClient
-    from airflow_provider.runtime.task import Candidate, TaskSpec
+    from airflow_provider.runtime.task import TaskSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RECORD = "cluster.json"
 _START_SECONDS = 40.0
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 2.0
 _KILL_LIMIT_SECONDS = 30.0
 
 # The agent and its jobs get these and nothing else: Airflow's own environment holds database and Fernet secrets.
@@ -81,7 +81,7 @@ class LocalInfra:
         self._root = root.absolute()
         self._lease_seconds = lease_seconds
 
-    def choose(self, task: TaskSpec) -> Candidate:
+    def choose(self, task: TaskSpec) -> Choice:
         """See Infra."""
         return choose_candidate(task)
 

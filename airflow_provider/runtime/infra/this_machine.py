@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.infra.base import NotFeasible
+from airflow_provider.runtime.infra.base import Choice, NotFeasible
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.task import Candidate, TaskSpec
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-def choose_candidate(task: TaskSpec) -> Candidate:
+def choose_candidate(task: TaskSpec) -> Choice:
     """Return the first of the task's candidate resources that this machine has.
 
     Raises:
@@ -31,11 +31,11 @@ def choose_candidate(task: TaskSpec) -> Candidate:
                 f"file_mounts: {destination}: on infra 'local' files go below the task's own home directory only, so "
                 f"that nothing of this machine is overwritten. Write ~{destination}"
             )
-    reasons = []
+    reasons: list[str] = []
     for candidate in task.resources.candidates:
         reason = _misfit(candidate)
         if reason is None:
-            return candidate
+            return Choice(candidate, tuple(reasons))
         reasons.append(reason)
     raise NotFeasible("; ".join(reasons))
 

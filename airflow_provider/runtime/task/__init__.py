@@ -18,6 +18,7 @@ from airflow_provider.runtime.task.spec import (
     Strategy,
     TaskSpec,
 )
+from airflow_provider.runtime.task.task import is_name
 
 __all__ = [
     "Candidate",
@@ -32,6 +33,7 @@ __all__ = [
     "TaskSpec",
     "TaskValidationError",
     "chain_from_definitions",
+    "is_name",
     "load_chain_file",
     "load_chain_text",
     "task_from_definition",

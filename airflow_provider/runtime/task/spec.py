@@ -102,6 +102,15 @@ class Candidate(_JsonRecord):
     use_spot: bool = False
     carried: dict[str, JsonValue] = field(default_factory=dict)
 
+    def describe(self, infra: str) -> str:
+        """Say it in a line; ``infra`` is where it was found, for a candidate that takes any."""
+        parts = [f"infra {self.infra or infra}"]
+        for name, quantity, unit in (("cpus", self.cpus, ""), ("memory", self.memory_gb, " GiB")):
+            if quantity is not None:
+                parts.append(f"{name} {quantity.amount:g}{'+' if quantity.at_least else ''}{unit}")
+        parts += [f"{name}:{count:g}" for name, count in self.accelerators.items()]
+        return ", ".join([*parts, "spot"] if self.use_spot else parts)
+
 
 @dataclass(frozen=True)
 class Resources(_JsonRecord):
@@ -186,6 +195,8 @@ class TaskSpec(_JsonRecord):
             paths |= {f"resources.{name}" for name in candidate.carried}
             if candidate.use_spot:
                 paths.add("resources.use_spot")
+        if self.resources.priority:
+            paths.add("resources.priority")
         return tuple(sorted(paths))
 
     def with_overrides(

@@ -15,8 +15,8 @@ from airflow_provider.runtime.client.base import (
     LogBytes,
     Owner,
 )
-from airflow_provider.runtime.infra.base import ClusterHandle, Health, Probe
-from airflow_provider.runtime.task import Candidate, TaskSpec
+from airflow_provider.runtime.infra.base import Choice, ClusterHandle, Health, Probe
+from airflow_provider.runtime.task import TaskSpec
 
 Said = LogBytes | JobState | Heartbeat | Exception | asyncio.Event
 
@@ -130,10 +130,10 @@ class ScriptedInfra:
         if self.errors.get(name):
             raise self.errors[name].pop(0)
 
-    def choose(self, task: TaskSpec) -> Candidate:
+    def choose(self, task: TaskSpec) -> Choice:
         if self.errors.get("choose"):
             raise self.errors["choose"].pop(0)
-        return task.resources.candidates[0]
+        return Choice(task.resources.candidates[0])
 
     async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
         await self._call("provision")

@@ -55,7 +55,7 @@ async def test_a_task_is_launched_followed_and_cleaned_up(tmp_path: Path) -> Non
         "TornDown",
     ]
     assert bench.sink.said == [
-        f"cluster train-{record.id} is up (scripted)",
+        f"cluster train-{record.id} is up: infra scripted",
         f"── digits: train (1 of 1), attempt 1, cluster train-{record.id} ──",
     ]
 

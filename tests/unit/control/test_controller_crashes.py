@@ -35,7 +35,7 @@ async def test_a_store_that_is_away_for_a_while_holds_the_task_up_and_no_more(
     bench = Bench(tmp_path)
     store = bench.store = Store(bench.store)
     monkeypatch.setattr(
-        "airflow_provider.runtime.control.controller.wait_exponential_jitter",
+        "airflow_provider.runtime.control.controller.wait_random_exponential",
         lambda **values: lambda state: 0,
     )
     setattr(store, fault, 25)

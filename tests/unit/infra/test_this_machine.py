@@ -26,12 +26,13 @@ def refusal(task: TaskSpec) -> str:
 
 
 def test_a_task_without_wishes_fits(tmp_path: Path) -> None:
-    assert choose_candidate(task(tmp_path, "")).infra is None
+    assert choose_candidate(task(tmp_path, "")).candidate.infra is None
 
 
 def test_a_task_for_this_machine_fits(tmp_path: Path) -> None:
     assert (
-        choose_candidate(task(tmp_path, "resources: {infra: local, cpus: 1+, memory: 0.1+}")).infra == "local"
+        choose_candidate(task(tmp_path, "resources: {infra: local, cpus: 1+, memory: 0.1+}")).candidate.infra
+        == "local"
     )
 
 
@@ -54,7 +55,7 @@ def test_the_first_candidate_that_fits_is_taken_and_the_base_belongs_to_it(tmp_p
     text = (
         "resources:\n  cpus: 1+\n  any_of:\n    - {infra: slurm/fakeA}\n    - {infra: local, memory: 0.1+}\n"
     )
-    found = choose_candidate(task(tmp_path, text))
+    found = choose_candidate(task(tmp_path, text)).candidate
     assert found.infra == "local"
     assert found.cpus is not None
     assert found.cpus.amount == 1
