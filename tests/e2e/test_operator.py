@@ -46,26 +46,28 @@ def test_secrets_reach_the_job_and_no_place_where_somebody_could_read_them(
     run_dag: StartDag, airflow: AirflowInstance, managed_jobs: ManagedJobs
 ) -> None:
     secret = "hunter2-3f1c"
-    airflow.api.set_variable("managed_secret", secret)
+    airflow.api.set_variable("plain_name", secret)
     run = run_dag(
         """
         managed_job(tasks=[{
             "name": "keep",
-            "secrets": {"TOKEN": "variable:managed_secret"},
-            "run": 'echo "length ${#TOKEN}, value $TOKEN"; printf %s "$TOKEN" | rev',
+            "secrets": {"HARMLESS": "variable:plain_name"},
+            "run": 'echo "length ${#HARMLESS}, value $HARMLESS"; printf %s "$HARMLESS" | rev; exit 3',
         }], name="secret")
         """
     )
 
-    run.succeed()
+    assert run.wait().state == "failed"
 
     log = run.log_text("secret.keep")
     assert f"length {len(secret)}" in log
     assert secret[::-1] in log, "the job really had it"
+    assert "Last lines of its log" in log
     assert secret not in log
-    for database in (airflow.home / "managed_jobs" / "state.db",):
-        with sqlite3.connect(database) as connection:
-            assert secret not in "\n".join(connection.iterdump())
+    with sqlite3.connect(airflow.home / "managed_jobs" / "state.db") as connection:
+        assert secret not in "\n".join(connection.iterdump())
+    for file in (airflow.home / "logs").rglob("*.log"):
+        assert secret not in file.read_text(errors="replace"), file
 
 
 def test_execution_timeout_ends_the_job_of_a_deferred_task(
@@ -85,21 +87,41 @@ def test_execution_timeout_ends_the_job_of_a_deferred_task(
     assert managed_jobs.wait_until_clean(5) == []
 
 
-def test_k35_sigterm_of_a_task_that_waits_in_its_worker_ends_the_job_and_fails_the_task(
+def test_k35_sigterm_of_a_task_that_waits_in_its_worker_ends_the_job_and_the_try(
     run_dag: StartDag, managed_jobs: ManagedJobs
 ) -> None:
     run = run_dag(
         """
-        managed_job(tasks=[{"name": "inline", "run": "echo waiting; sleep 300"}], name="k35", deferrable=False,
-                    grace_seconds=1)
+        from datetime import timedelta
+        managed_job(tasks=[{"name": "inline", "run": """
+        + repr("[ $TASK_ATTEMPT = 2 ] && exit 0; trap '' TERM; echo waiting; while :; do sleep 0.1; done")
+        + """}], name="k35", deferrable=False, retries=1, retry_delay=timedelta(seconds=0))
         """
     )
     run.wait_for_log("k35.inline", "waiting")
 
     os.kill(_task_process(run), signal.SIGTERM)
+    run.succeed()
+
+    log = run.log_text("k35.inline", attempt=1)
+    assert "CANCELLED: the task was ended (SIGTERM)" in log
+    assert managed_jobs.wait_until_clean(5) == []
+
+
+def test_execution_timeout_of_a_task_that_waits_in_its_worker_leaves_nothing_behind(
+    run_dag: StartDag, managed_jobs: ManagedJobs
+) -> None:
+    run = run_dag(
+        """
+        from datetime import timedelta
+        managed_job(tasks=[{"name": "slow", "run": "trap '' TERM; while :; do sleep 0.1; done"}], name="inline",
+                    execution_timeout=timedelta(seconds=6), deferrable=False, grace_seconds=1)
+        """
+    )
 
     assert run.wait().state == "failed"
-    assert "CANCELLED: the task was ended (SIGTERM)" in run.log_text("k35.inline")
+
+    assert "FAILED: execution_timeout" in run.log_text("inline.slow")
     assert managed_jobs.wait_until_clean(5) == []
 
 

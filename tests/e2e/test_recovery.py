@@ -51,6 +51,9 @@ def test_k39_a_killed_triggerer_costs_no_line_and_repeats_at_most_a_second_of_th
     run.succeed()
 
     numbers = [int(number) for number in re.findall(r"^line (\d+)$", run.log_text("k39.count"), re.MULTILINE)]
-    assert set(numbers) == set(range(1, 601)), "no line is missing"
-    assert len(numbers) - 600 <= 20, "twenty lines are what the task prints in a second"
+    assert list(dict.fromkeys(numbers)) == list(range(1, 601)), "no line is missing, and they come in order"
+    # What was written in the last second may come again: acknowledged is what is half a second old, every half second.
+    # The job sleeps 0.05 s after each line, so it never prints more than 20 a second however busy the machine is; 30
+    # leave half a second for an acknowledgement to arrive.
+    assert len(numbers) - 600 <= 30, "repeated lines"
     assert managed_jobs.wait_until_clean(5) == []

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import time
 
 import pytest
 
@@ -33,21 +32,21 @@ async def cancel_at_once(cluster: Cluster, job_id: int) -> pb.JobState:
 
 async def test_a_job_that_heeds_sigterm_ends_at_once(cluster: Cluster) -> None:
     job_id = await cluster.start(
-        "trap 'echo saved; exit' TERM; echo ready; while :; do sleep 0.01; done", grace_seconds=60.0
+        "trap 'echo saved; exit' TERM; echo ready; while :; do sleep 0.01; done", grace_seconds=600.0
     )
-    before = time.monotonic()
     state = await cluster.client.cancel(job_id, OWNER, limit=30)
     assert (state.status, state.reason) == (JobStatus.CANCELLED, "cancelled")
-    assert time.monotonic() - before < 20
     assert (await cluster.follow_to_end(job_id)).text.endswith("saved\n")
 
 
 async def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(cluster: Cluster) -> None:
-    job_id = await cluster.start(STUBBORN, grace_seconds=0.3)
-    before = time.monotonic()
+    job_id = await cluster.start(
+        f"trap 'echo asked' TERM; ({STUBBORN.replace('ready', 'and')}) & echo ready; while :; do sleep 0.01; done",
+        grace_seconds=1.5,
+    )
     state = await cluster.client.cancel(job_id, OWNER, limit=30)
-    assert time.monotonic() - before >= 0.3
     assert state.status is JobStatus.CANCELLED
+    assert "asked" in (await cluster.follow_to_end(job_id)).text, "it was asked first, and had time to answer"
     assert job_processes(cluster, job_id) == set()
 
 

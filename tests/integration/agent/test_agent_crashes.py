@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -71,13 +70,11 @@ async def test_an_agent_told_to_end_leaves_its_jobs_running(cluster: Cluster) ->
     assert (await cluster.follow_to_end(job_id)).text == EXPECTED
 
 
-async def test_a_driver_that_is_killed_is_told_at_once_and_its_job_is_ended(cluster: Cluster) -> None:
+async def test_a_driver_that_is_killed_is_told_and_its_job_is_ended(cluster: Cluster) -> None:
     job_id = await cluster.start("setsid sleep 100 & echo ready; sleep 100")
     following = asyncio.create_task(cluster.follow_to_end(job_id))
-    before = time.monotonic()
     os.kill(cluster.driver_pid(job_id), signal.SIGKILL)
     end = (await following).end
-    assert time.monotonic() - before < 5
     assert (end.status, end.reason) == (JobStatus.FAILED_DRIVER, "the job's driver died")
     assert processes.marked(processes.JOB_MARKER, cluster.job_directory(job_id).order().marker) == set()
 
@@ -92,13 +89,13 @@ async def test_when_both_die_the_next_agent_ends_what_is_left(cluster: Cluster) 
 
 
 async def test_an_orphaned_job_does_not_hold_up_the_next_agent(cluster: Cluster) -> None:
-    job_id = await cluster.start("trap '' TERM; echo ready; while :; do sleep 100; done", grace_seconds=30.0)
+    job_id = await cluster.start("trap '' TERM; echo ready; while :; do sleep 100; done", grace_seconds=600.0)
     await cluster.kill_agent()
     os.kill(cluster.driver_pid(job_id), signal.SIGKILL)
-    before = time.monotonic()
     await cluster.restart_agent()
     assert (await cluster.client.status(job_id)).status is JobStatus.RUNNING
-    assert time.monotonic() - before < 20
+    marker = cluster.job_directory(job_id).order().marker
+    assert processes.marked(processes.JOB_MARKER, marker), "the agent answers before the orphans are ended"
     await asyncio.to_thread(cluster.infra.preempt, "c1")
 
 

@@ -30,7 +30,9 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-async def test_every_byte_comes_once_and_the_state_last(cluster: Cluster) -> None:
+async def test_k71_a_thousand_lines_and_a_last_one_without_newline_come_before_the_end_is_told(
+    cluster: Cluster,
+) -> None:
     seen = await cluster.run("seq 1000; printf 'no-newline-end'")
     assert seen.text == "".join(f"{n}\n" for n in range(1, 1001)) + "no-newline-end"
     position = 0
@@ -41,11 +43,25 @@ async def test_every_byte_comes_once_and_the_state_last(cluster: Cluster) -> Non
     assert [state.status for state in seen.states][-2:] == [JobStatus.RUNNING, JobStatus.SUCCEEDED]
 
 
-async def test_lines_come_as_they_are_printed(cluster: Cluster) -> None:
-    job_id = await cluster.submit("echo first; until [ -e go ]; do sleep 0.01; done; echo second")
-    await cluster.until_log(job_id, "first")
-    (cluster.job_directory(job_id).path / "home" / "sky_workdir" / "go").touch()
-    assert (await cluster.follow_to_end(job_id)).text == "first\nsecond\n"
+async def test_k71_lines_of_a_job_that_is_quiet_then_are_seen_at_once(cluster: Cluster) -> None:
+    job_id = await cluster.submit(
+        "echo START; until [ -e mid ]; do sleep 0.01; done; echo MID; until [ -e go ]; do sleep 0.01; done; "
+        "printf no-newline-end"
+    )
+    work = cluster.job_directory(job_id).path / "home" / "sky_workdir"
+    await cluster.until_log(job_id, "START\n")
+    (work / "mid").touch()
+    await cluster.until_log(job_id, "MID\n")
+    (work / "go").touch()
+    assert (await cluster.follow_to_end(job_id)).text == "START\nMID\nno-newline-end"
+
+
+async def test_k71_what_was_printed_right_before_a_kill_comes_before_the_end_is_told(
+    cluster: Cluster,
+) -> None:
+    seen = await cluster.run("echo START; printf last; kill -KILL $$")
+    assert seen.text == "START\nlast"
+    assert (seen.end.status, seen.end.exit_codes) == (JobStatus.FAILED, (137,))
 
 
 async def test_the_log_can_be_read_again_from_any_byte(cluster: Cluster) -> None:
@@ -147,7 +163,7 @@ async def test_raw_bytes_and_split_characters_arrive_as_they_are(cluster: Cluste
     assert seen.end.status is JobStatus.SUCCEEDED
 
 
-async def test_each_line_comes_once_over_streams_that_keep_breaking(cluster: Cluster) -> None:
+async def test_k39_each_line_comes_once_over_streams_that_keep_breaking(cluster: Cluster) -> None:
     job_id = await cluster.submit("for i in $(seq 1 20000); do echo L$i; done")
     log = bytearray()
     chance = random.Random(2)

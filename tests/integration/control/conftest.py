@@ -15,6 +15,7 @@ from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.control import machine
 from airflow_provider.runtime.control.controller import Controller
 from airflow_provider.runtime.control.machine import State
+from airflow_provider.runtime.control.reconcile import reconcile
 from airflow_provider.runtime.files.archive import pack
 from airflow_provider.runtime.files.blobs import BlobStore
 from airflow_provider.runtime.infra.local import LocalInfra
@@ -110,6 +111,17 @@ class Lab:
         """Return the record as another process would that goes on with the task."""
         claimed: TaskRecord = self.store.claim(record.id, "try-1")
         return claimed
+
+    def next_try(self, record: TaskRecord) -> TaskRecord:
+        """Return the record as the next try finds it when Airflow retries the task."""
+        written: TaskRecord = self.store.intend(
+            record.key,
+            owner="try-2",
+            max_tries=record.max_tries,
+            order=record.order,
+            decide=lambda found: reconcile(found, max_tries=record.max_tries).state,
+        )
+        return written
 
     def side_effects(self) -> list[str]:
         return self.effects.read_text().split() if self.effects.exists() else []

@@ -40,29 +40,49 @@ async def test_a_task_runs_with_its_files_and_leaves_its_output(lab: Lab, tmp_pa
     assert "s3cret" not in repr(lab.store.events(record.id))
 
 
-async def test_an_exit_code_fails_the_task_with_its_last_lines(lab: Lab) -> None:
+async def test_k14_an_exit_code_fails_the_task_with_its_last_lines(lab: Lab) -> None:
     record = await lab.run("seq 100; echo the reason >&2; exit 3")
     outcome = record.state.outcome
     assert outcome is not None
     assert (record.status, outcome.exit_codes) == (Status.FAILED, (3,))
+    assert outcome.reason == "run failed with exit code 3"
     assert outcome.last_lines[-2:] == ("100", "the reason")
     assert len(outcome.last_lines) == 20
 
 
-async def test_a_signal_fails_the_task(lab: Lab) -> None:
-    record = await lab.run("kill -9 $$")
+async def test_k14_k71_a_signal_fails_the_task_and_what_was_printed_right_before_is_shown(lab: Lab) -> None:
+    record = await lab.run("printf 'last words'; kill -9 $$")
     assert record.status is Status.FAILED
     assert record.recoveries == 0
+    assert record.state.outcome is not None
+    assert record.state.outcome.reason == "run was killed by SIGKILL (exit code 137)"
+    assert lab.log.lines == ["last words"]
 
 
-async def test_a_setup_that_fails_has_its_own_status(lab: Lab) -> None:
+async def test_k14_a_setup_that_fails_has_its_own_status(lab: Lab) -> None:
     record = await lab.run("echo never", setup="echo broken; exit 4")
     assert record.status is Status.FAILED_SETUP
     assert lab.log.lines == ["broken"]
 
 
-async def test_characters_arrive_whole_and_raw_bytes_do_no_harm(lab: Lab) -> None:
-    """Cases K19 and K71."""
+async def test_k71_a_line_of_a_quiet_job_is_shown_at_once_and_the_last_one_without_its_newline(
+    lab: Lab, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    record = lab.intend(f"echo START; until [ -e {flag} ]; do sleep 0.05; done; printf no-newline-end")
+    running = asyncio.create_task(lab.controller(record).run())
+    await lab.log.seen("START")
+    flag.touch()
+    assert (await running).status is Status.SUCCEEDED
+    assert lab.log.lines == ["START", "no-newline-end"]
+
+
+async def test_k71_a_thousand_lines_and_a_quick_end_are_all_shown(lab: Lab) -> None:
+    assert (await lab.run("seq 1000")).status is Status.SUCCEEDED
+    assert lab.log.lines == [str(number) for number in range(1, 1001)]
+
+
+async def test_k19_k71_characters_arrive_whole_and_raw_bytes_do_no_harm(lab: Lab) -> None:
     script = (
         "import sys; w=sys.stdout.buffer.write; [w('€'.encode()*999+b'\\n') for _ in range(300)]; "
         "w(b'\\x80\\xff\\x00 raw\\n'); w(b'no-newline-end')"
@@ -123,11 +143,48 @@ async def test_a_cluster_preempted_during_setup_is_replaced(lab: Lab) -> None:
     assert lab.log.lines == ["setting up", "setting up", "done"]
 
 
-async def test_a_preempted_job_keeps_its_task_id(lab: Lab) -> None:
-    """Case K32."""
-    record = await _preempt_when(lab, lab.intend("echo $SKYPILOT_TASK_ID;" + WORK), "working")
-    assert record.status is Status.SUCCEEDED
-    assert [line for line in lab.log.lines if line != "working"] == record.task_ids() * 2
+async def test_k32_the_id_is_the_same_over_recoveries_and_tries_and_the_attempts_are_counted(
+    lab: Lab,
+) -> None:
+    script = "echo $SKYPILOT_TASK_ID $TASK_ATTEMPT; case $TASK_ATTEMPT in 1) sleep 600;; 2) exit 3;; esac"
+    record = await _preempt_when(lab, lab.intend(script), "sky-managed-")
+    assert (record.status, record.attempt) == (Status.FAILED, 2)
+    record = await lab.controller(lab.next_try(record)).run()
+    assert (record.status, record.attempt) == (Status.SUCCEEDED, 3)
+    (task_id,) = record.task_ids()
+    assert lab.log.lines == [f"{task_id} {attempt}" for attempt in (1, 2, 3)]
+    headings = [line for line in lab.log.said if line.startswith("──")]
+    assert [f"attempt {n}," in line for n, line in enumerate(headings, 1)] == [True] * 3
+
+
+async def test_k32_a_recovery_restarts_only_its_stage_and_so_does_a_retry(lab: Lab, tmp_path: Path) -> None:
+    stages = ("prepare", "train", "evaluate")
+    checkpoint = tmp_path / "checkpoint"  # of a stage that finds it by its id
+    scripts = {
+        "prepare": "true",
+        "train": f"""
+            [ ! -e {checkpoint}-$SKYPILOT_TASK_ID ] || {{ echo resumed >> $EFFECTS; exit 0; }}
+            touch {checkpoint}-$SKYPILOT_TASK_ID; echo half of it; sleep 600""",
+        "evaluate": "[ $TASK_ATTEMPT = 2 ] || exit 3",
+    }
+    records = {
+        name: lab.intend(
+            f"echo {name}-$TASK_ATTEMPT >> $EFFECTS; {scripts[name]}",
+            name=name,
+            stages=stages,
+            setup=f"echo $SKYPILOT_TASK_ID >> {tmp_path}/ids",
+        )
+        for name in stages
+    }
+    assert (await lab.controller(records["prepare"]).run()).status is Status.SUCCEEDED
+    trained = await _preempt_when(lab, records["train"], "half of it")
+    assert (trained.status, trained.recoveries) == (Status.SUCCEEDED, 1)
+    failed = await lab.controller(records["evaluate"]).run()
+    assert failed.status is Status.FAILED
+    assert (await lab.controller(lab.next_try(failed)).run()).status is Status.SUCCEEDED
+    assert lab.side_effects() == ["prepare-1", "train-1", "train-2", "resumed", "evaluate-1", "evaluate-2"]
+    one, two, three = trained.task_ids()
+    assert (tmp_path / "ids").read_text().split() == [one, two, two, three, three]
 
 
 async def test_without_recovery_a_preempted_cluster_fails_the_task(lab: Lab) -> None:

@@ -30,13 +30,35 @@ def test_a_job_with_nothing_to_run_has_succeeded(run_job: StartJob) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3, 100, 127, 255])
-def test_an_exit_code_is_reported_as_it_is(run_job: StartJob, code: int) -> None:
+def test_k14_an_exit_code_is_reported_as_it_is(run_job: StartJob, code: int) -> None:
     report = run_job(f"exit {code}").report
     assert (report.status, report.exit_codes) == ("FAILED", (code,))
     assert report.reason == f"run failed with exit code {code}"
 
 
-def test_a_job_killed_by_a_signal_says_which(run_job: StartJob) -> None:
+def test_k14_an_exit_code_of_python_is_the_code_of_the_job(run_job: StartJob) -> None:
+    report = run_job(python("import sys; sys.exit(3)")).report
+    assert (report.status, report.exit_codes) == ("FAILED", (3,))
+    assert report.reason == "run failed with exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        ("set -o pipefail; false | cat; exit 0", 0),
+        ("set -o pipefail; exit 5 | cat", 5),
+        ("exit 5 | cat", 0),
+        ("set -e; false; echo after", 1),
+    ],
+)
+def test_k14_shell_options_mean_what_they_mean_in_bash(run_job: StartJob, run: str, code: int) -> None:
+    job = run_job(run)
+    assert job.report.status == ("FAILED" if code else "SUCCEEDED")
+    assert job.report.exit_codes == (code,)
+    assert "after" not in job.log
+
+
+def test_k14_a_job_killed_by_a_signal_says_which(run_job: StartJob) -> None:
     report = run_job("kill -KILL $$").report
     assert report.exit_codes == (137,)
     assert report.reason == "run was killed by SIGKILL (exit code 137)"
@@ -48,7 +70,7 @@ def test_a_signal_without_a_name_is_told_by_number(run_job: StartJob) -> None:
     assert "signal 36" in report.reason
 
 
-def test_a_signal_in_the_last_command_is_told(run_job: StartJob) -> None:
+def test_k14_a_signal_in_the_last_command_is_told(run_job: StartJob) -> None:
     report = run_job("sh -c 'kill -SEGV $$'").report
     assert report.exit_codes == (139,)
     assert "SIGSEGV in the last command" in report.reason
@@ -66,12 +88,29 @@ def test_setup_and_run_share_directory_and_variables_but_not_shell_state(run_job
     assert job.log.splitlines() == [str(job.directory.path / "home" / "sky_workdir"), "v unset"]
 
 
-def test_a_command_that_failed_unseen_is_told_in_the_log(run_job: StartJob) -> None:
-    job = run_job("no-such-program-k14\necho after", setup="false\necho done")
+def test_k14_a_command_that_failed_in_the_middle_of_run_is_told_in_the_log(run_job: StartJob) -> None:
+    job = run_job("python3 missing.py\necho after")
+    assert (job.report.status, job.report.exit_codes) == ("SUCCEEDED", (0,))
+    assert "\nafter\n[managed job] run: warning: 1 command(s) failed" in job.log
+    assert "line 1: `python3 missing.py` exited with 2" in job.log
+
+
+def test_k14_a_command_that_failed_in_the_middle_of_setup_is_told_before_run_starts(
+    run_job: StartJob,
+) -> None:
+    job = run_job("echo running", setup="no-such-program-k14\necho setup done")
     assert job.report.status == "SUCCEEDED"
-    assert "[managed job] setup: warning: 1 command(s) failed" in job.log
-    assert "[managed job] run: warning" in job.log
+    assert "\nsetup done\n[managed job] setup: warning: 1 command(s) failed" in job.log
     assert "line 1: `no-such-program-k14` exited with 127" in job.log
+    assert job.log.endswith("\nrunning\n")
+
+
+def test_k14_with_set_e_a_failing_command_ends_setup_and_run_does_not_start(run_job: StartJob) -> None:
+    job = run_job("echo running", setup="set -e\n(exit 6)\necho setup done")
+    assert (job.report.status, job.report.exit_codes) == ("FAILED_SETUP", (6,))
+    assert job.report.reason == "setup failed with exit code 6"
+    assert "setup done" not in job.log
+    assert "running" not in job.log
 
 
 def test_a_job_begins_with_default_signals_and_nothing_open(run_job: StartJob) -> None:
@@ -92,20 +131,20 @@ def test_ignored_signals_of_whoever_started_the_agent_change_nothing(tmp_path: P
     assert job.wait().report.exit_codes == (9,)
 
 
-def test_a_thousand_lines_and_a_quick_end_are_all_there(run_job: StartJob) -> None:
+def test_k71_a_thousand_lines_and_a_quick_end_are_all_there(run_job: StartJob) -> None:
     assert run_job("seq 1000").log.split() == [str(n) for n in range(1, 1001)]
 
 
-def test_the_last_line_needs_no_newline(run_job: StartJob) -> None:
+def test_k71_the_last_line_needs_no_newline(run_job: StartJob) -> None:
     assert run_job("printf 'no-newline-end'").log == "no-newline-end"
 
 
-def test_what_a_killed_program_printed_last_is_there(run_job: StartJob) -> None:
+def test_k71_what_a_killed_program_printed_last_is_there(run_job: StartJob) -> None:
     job = run_job(python("import os; print('last'); os.kill(os.getpid(), 9)"))
     assert job.log.startswith("last\n")
 
 
-def test_python_prints_without_delay(start_job: StartJob) -> None:
+def test_k71_python_prints_without_delay(start_job: StartJob) -> None:
     job = start_job(python("import sys; print('first'); sys.stdin.read(); import time; time.sleep(100)"))
     job.wait_for_log("first")
     job.send(signal.SIGTERM)

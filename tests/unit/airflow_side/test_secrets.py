@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from airflow.sdk.log import redact
 
 from airflow_provider.hooks.secrets import resolve_secrets
 from airflow_provider.runtime.control.controller import SecretMissing
@@ -43,3 +44,9 @@ async def test_references_lead_to_values() -> None:
 async def test_a_reference_that_leads_nowhere_is_named(reference: str, message: str) -> None:
     with pytest.raises(SecretMissing, match=message):
         await resolve_secrets({"X": reference})
+
+
+async def test_values_are_masked_whatever_their_names() -> None:
+    await resolve_secrets({"HARMLESS": "variable:token"})
+
+    assert redact("it is from-variable") == "it is ***"

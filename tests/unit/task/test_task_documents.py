@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -143,11 +142,10 @@ def _bomb(levels: int, width: int) -> str:
     ],
     ids=["aliases", "lists", "mappings", "text", "merges", "size"],
 )
-def test_text_that_grows_or_nests_without_end_is_refused_quickly(problems, text: str) -> None:
-    start = time.monotonic()
+def test_text_that_grows_or_nests_without_end_is_refused(problems, text: str) -> None:
+    """Before it is unfolded: nobody would see the end of that."""
     found = problems(text)
     assert any("large" in p.message or "nesting" in p.message for p in found)
-    assert time.monotonic() - start < 5
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
