@@ -34,8 +34,8 @@ check: $(READY) ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## measure and print the figures of docs/benchmarks.md
-	@$(BIN)/python -m benchmarks
+bench: $(READY) ## measure and print the figures of docs/benchmarks.md (NAMES="agent" to choose)
+	@$(BIN)/python -m benchmarks $(NAMES)
 
 proto: $(PROTO_VENV)/.ready ## regenerate the messages from the .proto files
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(wildcard $(WIRE)/*.proto)
