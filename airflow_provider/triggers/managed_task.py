@@ -71,6 +71,7 @@ class ManagedTaskTrigger(BaseTrigger):
         from airflow_provider.runtime.control.status import Status
         from airflow_provider.runtime.errors import Superseded
         from airflow_provider.runtime.state import NoRecord
+        from airflow_provider.tasklog import drained
 
         begin = time.monotonic()
         try:
@@ -90,6 +91,8 @@ class ManagedTaskTrigger(BaseTrigger):
             record = await controller.run()
         except Superseded as error:
             await self._let_go(error)
+        if self.task_instance is not None:  # else there is no supervisor that takes the log
+            await drained(self.log)
         if record.status is Status.SUCCEEDED and not self.resume and self.task_instance is not None:
             await self._push(record)
             yield TaskSuccessEvent()

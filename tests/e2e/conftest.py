@@ -24,6 +24,7 @@ TEST_TIMEOUT = 240
 RUN_TIMEOUT = 120.0
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:

@@ -209,7 +209,6 @@ async def test_followers_that_leave_leave_nothing_in_the_agent(cluster: Cluster)
     for stream in [await cluster.follow(job_id) for _ in range(30)]:
         await anext(aiter(stream))
         await stream.close()
-    await eventually(lambda: True, "")
     before = descriptors(pid)
     threads = memory(pid, "VmRSS"), len(os.listdir(f"/proc/{pid}/task"))
     for _ in range(5):
@@ -219,7 +218,8 @@ async def test_followers_that_leave_leave_nothing_in_the_agent(cluster: Cluster)
                 await anext(aiter(stream))
             await stream.close()
     await eventually(lambda: descriptors(pid) <= before, "all descriptors to be closed")
-    assert len(os.listdir(f"/proc/{pid}/task")) <= threads[1] + 2
+    # The pool for blocking calls may still grow by its few threads; a leak would be one for each of 200 followers.
+    assert len(os.listdir(f"/proc/{pid}/task")) <= threads[1] + 10
     assert memory(pid, "VmRSS") - threads[0] < 10
 
 
