@@ -27,7 +27,12 @@ demo: $(READY) ## a training chain in a real Airflow loses its machine half-way 
 	@KEEP="$(KEEP)" $(BIN)/python -m demo
 
 test: $(READY) ## the whole test suite (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@if [ -n '$(ARGS)' ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
+	mkdir -p build; \
+	echo "The tests with a real Airflow run beside the others; their output follows at the end."; \
+	$(BIN)/python -m pytest tests/e2e >build/e2e.log 2>&1 & \
+	code=0; $(BIN)/python -m pytest --ignore=tests/e2e || code=$$?; \
+	wait $$! || code=$$?; cat build/e2e.log; exit $$code
 
 check: $(READY) ## lint, format and types
 	$(BIN)/ruff check .

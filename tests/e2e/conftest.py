@@ -24,13 +24,10 @@ TEST_TIMEOUT = 240
 RUN_TIMEOUT = 120.0
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-            # One Airflow for all of them, in one of the processes that tests are spread over.
-            item.add_marker(pytest.mark.xdist_group("airflow"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TEST_TIMEOUT))
 
