@@ -70,6 +70,15 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
     assert task.cancelled()
 
 
+async def interrupted(store: StateStore, record: TaskRecord) -> ManagedTaskTrigger:
+    """A trigger of the first try that was cancelled while its job ran, as before ``on_kill``."""
+    trigger = ManagedTaskTrigger(task=record.id, owner="try-1")
+    running = asyncio.create_task(events(trigger))
+    await started(store, record)
+    await cancelled(running)
+    return trigger
+
+
 async def test_it_ends_with_one_small_event(store: StateStore) -> None:
     record = intend(store, "echo '{\"a\": 1}' > $TASK_OUTPUT_FILE")
 
@@ -116,10 +125,7 @@ async def test_a_second_trigger_of_the_same_try_makes_the_first_let_go(store: St
 
 async def test_on_kill_ends_the_job_and_removes_the_cluster(store: StateStore) -> None:
     record = intend(store, "sleep 300")
-    trigger = ManagedTaskTrigger(task=record.id, owner="try-1")
-    running = asyncio.create_task(events(trigger))
-    await started(store, record)
-    await cancelled(running)
+    trigger = await interrupted(store, record)
 
     await trigger.on_kill()
 
@@ -128,10 +134,7 @@ async def test_on_kill_ends_the_job_and_removes_the_cluster(store: StateStore) -
 
 async def test_on_kill_survives_being_cancelled_again_and_again(store: StateStore) -> None:
     record = intend(store, "trap '' TERM; while :; do sleep 0.1; done")
-    trigger = ManagedTaskTrigger(task=record.id, owner="try-1")
-    running = asyncio.create_task(events(trigger))
-    await started(store, record)
-    await cancelled(running)
+    trigger = await interrupted(store, record)
 
     killing = asyncio.create_task(trigger.on_kill())
     while not (await asyncio.wait({killing}, timeout=0.1))[0]:
@@ -144,10 +147,7 @@ async def test_on_kill_does_nothing_while_airflow_says_that_the_task_is_deferred
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = intend(store, "sleep 300")
-    trigger = ManagedTaskTrigger(task=record.id, owner="try-1")
-    running = asyncio.create_task(events(trigger))
-    await started(store, record)
-    await cancelled(running)
+    trigger = await interrupted(store, record)
     state = "deferred"
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {"r": {"work": state}})
     trigger._task_instance = SimpleNamespace(dag_id="d", task_id="work", run_id="r", map_index=-1)
@@ -162,10 +162,7 @@ async def test_on_kill_does_nothing_while_airflow_says_that_the_task_is_deferred
 
 async def test_a_late_on_kill_of_an_earlier_try_leaves_the_new_one_alone(store: StateStore) -> None:
     record = intend(store, "sleep 300")
-    old = ManagedTaskTrigger(task=record.id, owner="try-1")
-    running = asyncio.create_task(events(old))
-    await started(store, record)
-    await cancelled(running)
+    old = await interrupted(store, record)
     intend(store, "sleep 300", owner="try-2")
     new = ManagedTaskTrigger(task=record.id, owner="try-2")
 
