@@ -104,7 +104,8 @@ class Cluster:
         return int((self.directory / "agent" / "agent.lock").read_text())
 
     def job_directory(self, job_id: int) -> JobDirectory:
-        return JobDirectory(self.directory / "jobs" / str(job_id))
+        (logs,) = self.directory.glob(f"sky_logs/{job_id}-*")
+        return JobDirectory(self.directory / "jobs" / str(job_id), logs)
 
     def driver_pid(self, job_id: int) -> int:
         pid = self.job_directory(job_id).driver_pid()
@@ -201,8 +202,11 @@ class Cluster:
             # Also a job whose first process has not started yet.
             await self.client.cancel(int(directory.name), Owner("end of the test", 1 << 40), limit=60)
         await self.client.close()
-        # A driver says that all is over a moment before it is over itself.
-        await eventually(lambda: self.processes() == {self.agent_pid}, "the last process of a job to end")
+        # A driver says that all is over a moment before it is over itself. The agent and its zygote stay.
+        await eventually(
+            lambda: self.agent_pid in self.processes() and len(self.processes()) == 2,
+            "the last process of a job to end",
+        )
 
     async def remove(self) -> None:
         """Remove the cluster, and check that nothing of it is left."""
@@ -216,4 +220,5 @@ def assert_gone(root: Path, name: str) -> None:
     assert processes.marked(processes.CLUSTER_MARKER, str(root / name)) == set(), (
         "processes of the cluster are left"
     )
-    assert not root.exists() or list(root.iterdir()) == [], "files of the cluster are left"
+    left = sorted(root.rglob("*")) if root.exists() else []
+    assert left == [], "files of the cluster are left"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import select
 import sys
@@ -29,7 +30,28 @@ def main() -> int:
         "--lease", type=float, required=True, help="seconds to live without hearing from a controller"
     )
     parser.add_argument(
-        "--disposable", action="store_true", help="jobs live in the root, which goes when the lease ends"
+        "--disposable",
+        action="store_true",
+        help="jobs live in the root, which goes when the lease ends or autostop takes the cluster down",
+    )
+    parser.add_argument(
+        "--autostop",
+        type=_minutes,
+        metavar="MINUTES",
+        help="end the cluster when it was idle for so long, unless another setting was stored since",
+    )
+    parser.add_argument(
+        "--autostop-down", action="store_true", help="an idle cluster goes down instead of stopping"
+    )
+    parser.add_argument(
+        "--autostop-wait-for",
+        choices=("jobs_and_ssh", "jobs", "none"),
+        default="jobs_and_ssh",
+        help="what keeps the cluster from being idle",
+    )
+    parser.add_argument("--on-stop", metavar="COMMAND", help="bash command that stops the machine")
+    parser.add_argument(
+        "--on-down", metavar="COMMAND", help="bash command that takes the machine away for good"
     )
     arguments = parser.parse_args()
     root: Path = arguments.root.absolute()
@@ -52,6 +74,13 @@ def main() -> int:
         heard = f"the agent did not start within {_READY_SECONDS} s or died; see {directory / 'agent.log'}".encode()
     sys.stderr.write(heard.decode(errors="replace") + "\n")
     return 1
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 <= minutes < math.inf:
+        raise ValueError(text)
+    return minutes
 
 
 def _hear(handle: int) -> bytes:
@@ -84,13 +113,25 @@ def _become_agent(arguments: argparse.Namespace, root: Path, tell: int) -> NoRet
 
 
 def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
-    from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, answers, serve  # after the fork
+    # After the fork, as all that loads grpc.
+    from airflow_provider.runtime.agent.idle import AutostopConfig, WaitFor
+    from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, answers, serve
 
+    autostop = None
+    if arguments.autostop is not None:
+        autostop = AutostopConfig(
+            idle_seconds=arguments.autostop * 60,
+            down=arguments.autostop_down,
+            wait_for=WaitFor(arguments.autostop_wait_for),
+        )
     config = AgentConfig(
         root=root,
         instance=arguments.instance,
         lease_seconds=arguments.lease,
         disposable=arguments.disposable,
+        autostop=autostop,
+        stop_command=arguments.on_stop,
+        down_command=arguments.on_down,
     )
     deadline = time.monotonic() + _READY_SECONDS
     while True:

@@ -61,7 +61,7 @@ class Blobs:
             BadBlob: ``digest`` is none.
             BrokenBlob: the offset is beyond what has arrived.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(
             self.path(digest).with_suffix(".part"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
         )

@@ -4,42 +4,100 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.zygote import ask
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.agent.jobdir import JobDirectory
 
-# The directory that holds the package, for a driver started without site-packages (-S saves half its start time).
+# The directory that holds the package, for a process started without site-packages (-S saves half its start time).
 _IMPORT_ROOT = str(Path(__file__).parents[3])
-_DRIVER = (
+_ZYGOTE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from airflow_provider.runtime.agent.driver import main; main(sys.argv[2])"
+    "from airflow_provider.runtime.agent.zygote import main; main(int(sys.argv[2]))"
 )
 _LOOK_SECONDS = 0.02
 
 
-def start_driver(directory: JobDirectory, cluster: str) -> int:
-    """Start the driver of a job in a session of its own and return its pidfd."""
-    with open(directory.driver_log, "ab") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-X", "utf8", "-I", "-S", "-c", _DRIVER, _IMPORT_ROOT, str(directory.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            start_new_session=True,
-            cwd="/",
-            env={**os.environ, processes.CLUSTER_MARKER: cluster},
+class Drivers:
+    """Starts drivers. They outlive this object, the agent, and the process that forks them.
+
+    Args:
+        cluster: What the environment of all that is started carries, see ``processes.CLUSTER_MARKER``.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._channel: socket.socket | None = None
+        self._zygote: subprocess.Popen[bytes] | None = None
+        # One at a time: question and answer alternate on the socket.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drivers")
+
+    async def warm_up(self) -> None:
+        """Be ready to start a driver at once."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+
+    async def start(self, directory: JobDirectory) -> int:
+        """Start the driver of a job in a session of its own and return its pidfd.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._start, str(directory.path)
         )
-    handle = os.pidfd_open(child.pid)
-    # The pidfd tells of its end and the exit code is in its report: Popen has nothing left to do.
-    child.returncode = 0
-    return handle
+
+    def close(self) -> None:
+        """Start no more. Blocking; idempotent."""
+        self._thread.shutdown()
+        self._drop()
+
+    def _start(self, path: str) -> int:
+        try:
+            return ask(self._open(), path)
+        except EOFError:
+            # Killed, by mistake or for want of memory. Another one; a driver that the dead one started meanwhile has
+            # the job's lock, so that a second one ends by itself.
+            self._drop()
+        try:
+            return ask(self._open(), path)
+        except EOFError as error:
+            self._drop()
+            raise OSError(str(error)) from error
+
+    def _open(self) -> socket.socket:
+        if self._channel is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._zygote = subprocess.Popen(
+                    [
+                        *(sys.executable, "-X", "utf8", "-I", "-S", "-c", _ZYGOTE),
+                        *(_IMPORT_ROOT, str(theirs.fileno())),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    cwd="/",
+                    env={**os.environ, processes.CLUSTER_MARKER: self._cluster},
+                )
+            self._channel = ours
+        return self._channel
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()  # which it takes for its end
+            self._channel = None
+        if self._zygote is not None:
+            self._zygote.wait()
+            self._zygote = None
 
 
 async def find_driver(directory: JobDirectory) -> int | None:

@@ -1,4 +1,4 @@
-"""What a caller hears when a method of the service fails in a way that it did not foresee."""
+"""What a caller hears when a method of a service raises: the right status code, and words that help."""
 
 from __future__ import annotations
 
@@ -10,12 +10,43 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 import grpc.aio
 
+from airflow_provider.runtime.agent.blobs import BadBlob, BrokenBlob
+from airflow_provider.runtime.agent.job import Closing, Fenced, NeverFits, UnknownJob, WrongStatus
+from airflow_provider.runtime.agent.lease import BadHold
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
 Method = TypeVar("Method", bound="Callable[..., Any]")
+
+
+class BadRequest(Exception):
+    """A field of the request has a value that makes no sense; the text names both."""
+
+
+class OutOfRange(Exception):
+    """The request asks for what lies beyond the end."""
+
+
+class Missing(Exception):
+    """The request needs something that is not here yet."""
+
+
+_CODES: dict[type[Exception], grpc.StatusCode] = {
+    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    BadBlob: grpc.StatusCode.INVALID_ARGUMENT,
+    BadHold: grpc.StatusCode.INVALID_ARGUMENT,
+    NeverFits: grpc.StatusCode.INVALID_ARGUMENT,
+    OutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    UnknownJob: grpc.StatusCode.NOT_FOUND,
+    Fenced: grpc.StatusCode.PERMISSION_DENIED,
+    WrongStatus: grpc.StatusCode.FAILED_PRECONDITION,
+    Missing: grpc.StatusCode.FAILED_PRECONDITION,
+    BrokenBlob: grpc.StatusCode.DATA_LOSS,
+    Closing: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 def answering(method: Method) -> Method:
@@ -54,8 +85,13 @@ def streaming(method: Method) -> Method:
 async def _answer(what: str, error: Exception, context: Any) -> None:
     if isinstance(error, grpc.aio.AbortError):
         return  # the method's own answer
+    code = _CODES.get(type(error))
+    if code is not None:
+        await context.abort(code, str(error))
     if isinstance(error, (OSError, sqlite3.OperationalError)):
         log.error("%s: %s", what, error)
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{what}: {error}")
+        # A lock is let go sooner or later, so asking again helps; a full disk wants somebody's hand.
+        code = grpc.StatusCode.UNAVAILABLE if "locked" in str(error) else grpc.StatusCode.RESOURCE_EXHAUSTED
+        await context.abort(code, f"{what}: {error}")
     log.error("%s failed", what, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, f"{what}: {type(error).__name__}: {error}")

@@ -22,6 +22,14 @@ class UnknownJob(Exception):
     """No job has that id."""
 
 
+class WrongStatus(Exception):
+    """The job's status does not allow what was asked for."""
+
+
+class NeverFits(Exception):
+    """The node cannot run the job, now or ever."""
+
+
 class Closing(Exception):
     """The agent is ending and takes no more jobs."""
 
@@ -42,7 +50,7 @@ class Changed:
         return self._event
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One job in memory: its stored row, its directory, and who waits for its changes."""
 
@@ -57,12 +65,20 @@ class Job:
     """Held while the driver's report is read and taken over."""
     driver: int | None = None
     """pidfd of the live driver."""
+    launched: bool = False
+    """Whether its driver is being started, or was."""
+    kill: bool = False
+    """Whether its processes are to be killed without a grace period."""
+    verdict: str = ""
+    """Why it is failed by us, whatever its driver may still say."""
+    followers: int = 0
+    """How many want to know of new lines in its log."""
 
-    def signal_driver(self, number: signal.Signals) -> None:
-        """Send a signal to the driver if there is one."""
+    def signal_driver(self) -> None:
+        """Ask the driver, if there is one, to end the job; kill it when the job is to have no time for that."""
         if self.driver is not None:
             with suppress(ProcessLookupError):  # its end is about to be noticed
-                signal.pidfd_send_signal(self.driver, number)
+                signal.pidfd_send_signal(self.driver, signal.SIGKILL if self.kill else signal.SIGTERM)
 
 
 def reported(row: JobRow, report: Report) -> JobRow | None:
@@ -83,7 +99,7 @@ def reported(row: JobRow, report: Report) -> JobRow | None:
     )
     if report.status == "CANCELLED":
         # By a signal that was not ours: the machine shuts down, or somebody meddled.
-        return replace(after, status="FAILED_DRIVER", reason="the job's driver was told to end from outside")
+        return failed(after, "the job's driver was told to end from outside", report.ended_at)
     return after
 
 
@@ -91,4 +107,9 @@ def without_report(row: JobRow, reason: str) -> JobRow:
     """Return the row of a job whose driver died without a last word."""
     if row.status == "CANCELLING":
         return replace(row, status="CANCELLED", reason="cancelled", ended_at=time.time())
-    return replace(row, status="FAILED_DRIVER", reason=reason, ended_at=time.time())
+    return failed(row, reason)
+
+
+def failed(row: JobRow, reason: str, ended_at: float = 0.0) -> JobRow:
+    """Return the row of a job that ends as FAILED_DRIVER."""
+    return replace(row, status="FAILED_DRIVER", reason=reason, ended_at=ended_at or time.time())

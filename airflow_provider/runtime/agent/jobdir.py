@@ -1,4 +1,7 @@
-"""The directory of one cluster job: the interface between the agent and the job's driver.
+"""The directories of one cluster job: the interface between the agent and the job's driver.
+
+The job's own directory holds what the two tell each other, the log directory what people read: laid out as SkyPilot's
+(``sky_logs/<id>-<name>/run.log`` and ``tasks/``), and named after the job.
 
 Both sides may die and come back at any moment, so everything that one tells the other is a file, written whole or not
 at all: the agent writes the order, the driver writes the status, and the agent watches the directory.
@@ -42,6 +45,14 @@ class Order(NamedTuple):
     home: str
     files: list[FileOrder]
     grace_seconds: float
+    program: str = ""
+    """Path of a Python program to run in place of setup and run."""
+    devices: str | None = None
+    """``CUDA_VISIBLE_DEVICES`` of run; setup then has none. None: the node has no devices to hand out."""
+    flush_seconds: float = 600.0
+    """How long cached mounts may take to upload what run wrote."""
+    logs: str = ""
+    """The log directory; empty: the job's directory."""
 
 
 class Report(NamedTuple):
@@ -56,11 +67,16 @@ class Report(NamedTuple):
 
 
 class JobDirectory:
-    """Paths and atomic reads and writes in one job's directory."""
+    """Paths and atomic reads and writes in one job's directories."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, logs: Path | None = None) -> None:
         self.path = path
-        self.log = path / "run.log"
+        self.logs = logs or path
+        self.log = self.logs / "run.log"
+        """Everything that the job and its driver printed, in order."""
+        self.tasks = self.logs / "tasks"
+        """Where each stage has a log of its own."""
+        self.program_report_file = path / "program.json"
         self.order_file = path / "order.json"
         self.variables_file = path / "variables.json"
         self.report_file = path / "report.json"
@@ -71,12 +87,22 @@ class JobDirectory:
         self.failures_file = path / "failures"
 
     def create(self, order: Order, variables: dict[str, str]) -> None:
-        """Write everything that the driver needs; readable by this user alone."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Write everything that the driver needs; readable by this user alone.
+
+        The directories that hold the job's must exist: where they are gone, the cluster was removed meanwhile.
+        """
+        for directory in (self.path, self.logs, self.tasks):
+            directory.mkdir(mode=0o700, exist_ok=True)
         files = [file._asdict() for file in order.files]
-        write_private(self.order_file, json.dumps({**order._asdict(), "files": files}))
+        write_private(
+            self.order_file, json.dumps({**order._asdict(), "files": files, "logs": str(self.logs)})
+        )
         write_private(self.variables_file, json.dumps(variables))
         self.log.touch(mode=0o600)
+
+    def assign(self, devices: str) -> None:
+        """Write into the order which devices the job has. Before its driver starts."""
+        write_private(self.order_file, json.dumps({**json.loads(_read(self.order_file)), "devices": devices}))
 
     def order(self) -> Order:
         """Return the agent's order."""

@@ -1,100 +1,288 @@
-"""The agent's jobs: accepting them, starting and watching their drivers, ending them.
+"""The agent's jobs: accepting them, letting them wait their turn, ending them.
 
-One object per job holds the last known row; every change goes to the table first. A job's driver is watched through a
-pidfd, its directory through inotify, so nothing here polls.
+Every change goes to the table first, and only from the status that it was decided on. In memory are the jobs that have
+not ended, and those that somebody looks at.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
+import json
 import secrets
-import signal
-import sqlite3
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.drivers import find_driver, last_line, shut_out, start_driver
-from airflow_provider.runtime.agent.job import Closing, Fenced, Job, UnknownJob, reported, without_report
+from airflow_provider.runtime.agent.background import Background
+from airflow_provider.runtime.agent.job import (
+    Closing,
+    Fenced,
+    Job,
+    NeverFits,
+    UnknownJob,
+    WrongStatus,
+    failed,
+    without_report,
+)
 from airflow_provider.runtime.agent.jobdir import JobDirectory, Order
-from airflow_provider.runtime.agent.table import JobRow, JobTable
+from airflow_provider.runtime.agent.names import safe_name
+from airflow_provider.runtime.agent.placement import Demand, Node, Share, matches, misfit
+from airflow_provider.runtime.agent.queue import Queue
+from airflow_provider.runtime.agent.store import Store
+from airflow_provider.runtime.agent.supervisor import Supervisor
+from airflow_provider.runtime.agent.table import JobRow, JobTable, NewJob
 from airflow_provider.runtime.agent.trees import remove_tree
-from airflow_provider.runtime.agent.watch import DirectoryWatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 DEFAULT_GRACE_SECONDS = 5.0
-_KILL_LIMIT_SECONDS = 60.0
+ADDED_SECONDS = 60.0
+"""How long a job that was added may wait to be queued, as with SkyPilot's skylet."""
 _ADOPT_SECONDS = 1.0
-_RETRY_SECONDS = 1.0
 
 
 class Jobs:
-    """All jobs of this agent. Belongs to one event loop."""
+    """All jobs of this agent. Belongs to one event loop.
 
-    def __init__(self, *, root: Path, cluster: str, private_home: bool) -> None:
+    Args:
+        root: The agent's directory.
+        cluster: What the environment of every process of the cluster carries.
+        private_home: Whether each job has a home directory of its own.
+        capacity: What the node has for jobs.
+        on_change: Called whenever a job was accepted or has ended.
+
+    Raises:
+        DamagedTable: the job table cannot be used any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        cluster: str,
+        private_home: bool,
+        capacity: Node,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._root = root
         self._cluster = cluster
         self._private_home = private_home
-        self._table = JobTable(root / "agent" / "jobs.db")
-        # One thread: SQLite calls in order, and none of them on the event loop.
-        self._database = ThreadPoolExecutor(1, thread_name_prefix="database")
-        self._sweepers = ThreadPoolExecutor(4, thread_name_prefix="sweep")
-        self._watcher = DirectoryWatcher()
-        self._jobs: dict[int, Job] = {}
-        self._keys: dict[str, Job] = {}
-        self._submitting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._on_change = on_change
+        self._background = Background()
+        self._store = Store(root / "agent" / "jobs.db", self._background, self._ended)
+        self._supervisor = Supervisor(cluster=cluster, store=self._store, background=self._background)
+        self._live: dict[int, Job] = {}
+        self._known: WeakValueDictionary[int, Job] = WeakValueDictionary()
+        self._adding = asyncio.Lock()
+        self._loaded = False
         self._closing = False
+        self.queue = Queue(capacity)
 
     async def load(self) -> None:
-        """Take over what an earlier agent left: live drivers are watched, dead ones accounted for."""
+        """Take over what an earlier agent left: live drivers are watched, dead ones accounted for, the rest queued."""
+        for directory in ("jobs", "sky_logs"):
+            (self._root / directory).mkdir(mode=0o700, exist_ok=True)
+        warm = self._background.spawn(self._supervisor.warm_up())
         adopting = []
-        for row in await self._in_database(self._table.all):
-            if row.status == "INIT":
+        for row in await self._store.call(JobTable.live):
+            if row.status != "INIT":
+                adopting.append(self._background.spawn(self._adopt(self._hold(row))))
+            elif row.owner_id:
                 # Never accepted, so nobody was told its id; the client asks again with the same key.
-                await self._in_database(self._table.forget, row.job_id)
-                await asyncio.to_thread(remove_tree, self._directory(row.job_id).path)
-                continue
-            job = self._add(row)
-            if not row.terminal:
-                adopting.append(self._spawn(self._adopt(job)))
+                await self._store.call(partial(JobTable.forget, job_id=row.job_id))
+                await asyncio.to_thread(remove_tree, self._path(row.job_id))
+            else:
+                self._background.spawn(self._expire(self._hold(row)))
         if adopting:
             # Most are known at once; the end of an orphaned job may take its grace period.
             await asyncio.wait(adopting, timeout=_ADOPT_SECONDS)
+        await warm
+        # Not before all is known that runs already: it has its part of the node.
+        self._loaded = True
+        self._schedule()
 
     async def close(self) -> None:
         """Stop watching. Drivers and their jobs go on."""
         self._closing = True
-        for task in list(self._tasks):
-            task.cancel()
-        self._watcher.close()
-        for job in self._jobs.values():
-            self._drop_driver(job)
-        self._sweepers.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._database.shutdown)
-        self._table.close()
+        await self._background.close()
+        await self._supervisor.close()
+        await self._store.close()
 
-    def get(self, job_id: int) -> Job:
+    async def cancel_all(self) -> None:
+        """Take no more jobs, cancel every live one and wait until all are gone."""
+        self._closing = True
+        async with self._adding:
+            pass  # one that is being accepted belongs to those that are cancelled
+        live = self.live()
+        for job in live:
+            await self.cancel(job)
+        for job in live:
+            await self.ended(job)
+
+    def live(self) -> list[Job]:
+        """Return the jobs that have not ended, by id."""
+        return [self._live[job_id] for job_id in sorted(self._live)]
+
+    async def get(self, job_id: int) -> Job:
         """Return a job.
 
         Raises:
             UnknownJob: there is none of that id.
         """
-        try:
-            return self._jobs[job_id]
-        except KeyError:
-            raise UnknownJob(f"no job {job_id} on this cluster") from None
+        known = self._known.get(job_id)
+        if known is not None:
+            return known
+        row = await self._store.call(lambda table: table.get(job_id)) if 0 < job_id < 1 << 63 else None
+        if row is None:
+            raise UnknownJob(f"no job {job_id} on this cluster")
+        return self._known.get(job_id) or self._job(row)
+
+    async def read(self, look: Callable[[JobTable], Result]) -> Result:
+        """Return what ``look`` finds in the table, in the table's thread."""
+        return await self._store.call(look)
+
+    def following(self, job: Job) -> AbstractContextManager[None]:
+        """Have ``job.changed`` tell of new bytes in the log too, as long as the context."""
+        return self._supervisor.following(job)
+
+    async def submit(
+        self,
+        new: NewJob,
+        *,
+        demand: Demand,
+        order: Callable[[str, str], Order],
+        variables: dict[str, str],
+        accepted: Callable[[JobTable, JobRow], None] = lambda table, row: None,
+    ) -> tuple[Job, bool]:
+        """Accept a job and queue it; with a known key return the job of the first call instead.
+
+        Args:
+            new: What is to be stored of it; its marker is ours to choose.
+            demand: What it takes of the node.
+            order: Builds the driver's order from the job's marker and home directory.
+            variables: Environment of setup and run, secrets among it.
+            accepted: Called in the table's thread with the new row, to store what belongs to it.
+
+        Raises:
+            NeverFits: the node does not have what it demands.
+            Closing: the agent is ending.
+            Fenced: the key's job has a later owner.
+        """
+        # In a task of its own: a caller that gives up in the middle leaves no half a job.
+        return await self._background.unbroken(self._submit(new, demand, order, variables, accepted))
+
+    async def _submit(
+        self,
+        new: NewJob,
+        demand: Demand,
+        order: Callable[[str, str], Order],
+        variables: dict[str, str],
+        accepted: Callable[[JobTable, JobRow], None],
+    ) -> tuple[Job, bool]:
+        async with self._adding:
+            known = await self._store.call(lambda table: table.by_key(new.key))
+            if known is not None and known.status != "INIT":
+                job = self._known.get(known.job_id) or self._job(known)
+                await self.own(job, new.owner_id, new.generation)
+                return job, False
+            row = await self._add(new, demand)
+            job = self._job(row)
+            try:
+                await self._prepare(job, order, variables)
+                await self._store.call(lambda table: accepted(table, row))
+                await self._enter(job, demand)
+            except BaseException:
+                self._forget(job)
+                await asyncio.to_thread(remove_tree, job.directory.path)
+                await asyncio.to_thread(remove_tree, job.directory.logs)
+                await self._store.call(lambda table: table.forget(row.job_id))
+                raise
+            return job, True
+
+    async def add(self, new: NewJob, *, demand: Demand) -> Job:
+        """Give a job an id, to be queued later; the same words again give the same job as long as it is not queued.
+
+        Raises:
+            NeverFits: the node does not have what it demands.
+            Closing: the agent is ending.
+        """
+
+        async def work() -> Job:
+            async with self._adding:
+                known = await self._store.call(
+                    lambda table: table.added(new.name, new.username, new.run_timestamp)
+                )
+                if known is not None:
+                    return self._live[known.job_id]
+                job = self._hold(await self._add(new, demand))
+                self._background.spawn(self._expire(job))
+                self._on_change()
+                return job
+
+        return await self._background.unbroken(work())
+
+    async def enqueue(self, job: Job, order: Callable[[str, str], Order]) -> None:
+        """Queue a job that was added; one that is queued already stays as it is.
+
+        Raises:
+            WrongStatus: it ended without ever being queued.
+            Closing: the agent is ending.
+        """
+
+        async def work() -> None:
+            async with self._adding:
+                if job.row.status != "INIT":
+                    if job.row.terminal and not job.row.boot_id:
+                        raise WrongStatus(
+                            f"job {job.row.job_id} is {job.row.status} ({job.row.reason}) and was never queued"
+                        )
+                    return
+                if self._closing:
+                    raise Closing("the agent is ending")
+                await self._prepare(job, order, {})
+                await self._enter(job, demand_of(job.row))
+
+        await self._background.unbroken(work())
+
+    async def _add(self, new: NewJob, demand: Demand) -> JobRow:
+        if self._closing:
+            raise Closing("the agent is ending")
+        reason = misfit(self.queue.node, demand)
+        if reason is not None:
+            raise NeverFits(f"the job can never run on this node: {reason}")
+        stored = replace(new, marker=f"{self._cluster}:{secrets.token_hex(8)}", demand=demand_text(demand))
+        return await self._store.call(lambda table: table.add(stored))
+
+    async def _prepare(self, job: Job, order: Callable[[str, str], Order], variables: dict[str, str]) -> None:
+        home = job.directory.path / "home" if self._private_home else Path.home()
+        ready = order(job.row.marker, str(home))._replace(logs=str(job.directory.logs))
+        await asyncio.to_thread(job.directory.create, ready, variables)
+
+    async def _enter(self, job: Job, demand: Demand) -> None:
+        """Let an accepted job wait for its turn."""
+        await self._store.move(
+            job, lambda row: replace(row, status="PENDING") if row.status == "INIT" else None
+        )
+        if job.row.status == "PENDING":
+            self._live[job.row.job_id] = job
+            self.queue.add(job.row.job_id, demand)
+            self._on_change()
+            self._schedule()
+
+    async def _expire(self, job: Job) -> None:
+        """Fail a job that was added and is never queued: it must not look busy for ever."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(job.over.wait(), ADDED_SECONDS)
+        await self._store.move(
+            job,
+            lambda row: (
+                failed(row, f"not queued within {ADDED_SECONDS:.0f} s") if row.status == "INIT" else None
+            ),
+        )
 
     async def own(self, job: Job, owner_id: str, generation: int) -> None:
         """Check the caller's fencing token and remember it when it is newer.
@@ -109,72 +297,7 @@ class Jobs:
             )
         if generation > job.row.generation or owner_id != job.row.owner_id:
             job.row = replace(job.row, owner_id=owner_id, generation=generation)
-            await self._in_database(self._table.own, job.row, owner_id, generation)
-
-    async def submit(
-        self,
-        *,
-        key: str,
-        name: str,
-        owner_id: str,
-        generation: int,
-        grace_seconds: float,
-        order: Callable[[str, str], Order],
-        variables: dict[str, str],
-    ) -> tuple[Job, bool]:
-        """Accept a job and start its driver; with a known ``key`` return the job of the first call instead.
-
-        Args:
-            key: Idempotency key.
-            name: The job's name, for people.
-            owner_id: Who may control it.
-            generation: The owner's fencing token.
-            grace_seconds: Seconds between SIGTERM and SIGKILL on cancel.
-            order: Builds the driver's order from the job's marker and home directory.
-            variables: Environment of setup and run, secrets among it.
-        """
-        if self._closing:
-            raise Closing("the agent is ending")
-        # In a task of its own: a caller that gives up in the middle leaves no half a job.
-        return await self._unbroken(
-            self._submit(key, name, owner_id, generation, grace_seconds, order, variables)
-        )
-
-    async def _submit(
-        self,
-        key: str,
-        name: str,
-        owner_id: str,
-        generation: int,
-        grace_seconds: float,
-        order: Callable[[str, str], Order],
-        variables: dict[str, str],
-    ) -> tuple[Job, bool]:
-        async with self._submitting:
-            known = self._keys.get(key)
-            if known is not None:
-                await self.own(known, owner_id, generation)
-                return known, False
-            marker = f"{self._cluster}:{secrets.token_hex(8)}"
-            row = await self._in_database(
-                self._table.add, key, name, marker, owner_id, generation, grace_seconds
-            )
-            directory = self._directory(row.job_id)
-            home = directory.path / "home" if self._private_home else Path.home()
-            try:
-                await asyncio.to_thread(directory.create, order(marker, str(home)), variables)
-                row = replace(row, status="PENDING")
-                await self._in_database(self._table.move, row)
-                job = self._add(row)
-                self._start_driver(job)
-            except Exception:
-                self._jobs.pop(row.job_id, None)
-                self._keys.pop(key, None)
-                self._watcher.unwatch(directory.path)
-                await asyncio.to_thread(remove_tree, directory.path)
-                await self._in_database(self._table.forget, row.job_id)
-                raise
-            return job, True
+            await self._store.call(lambda table: table.own(job.row.job_id, owner_id, generation))
 
     async def cancel(self, job: Job, grace_seconds: float | None = None) -> None:
         """Begin to end a job; its status is CANCELLING until nothing of it is left. Idempotent.
@@ -183,21 +306,23 @@ class Jobs:
             job: The job.
             grace_seconds: 0 kills at once; any other value leaves the grace period given at submit.
         """
-        await self._unbroken(self._move(job, lambda row: replace(row, status="CANCELLING")))
+        await self._background.unbroken(self._store.move(job, lambda row: replace(row, status="CANCELLING")))
         if job.row.status == "CANCELLING":
             # The driver ends the job in peace; without that time its job is killed under it and swept.
-            at_once = grace_seconds is not None and grace_seconds <= 0
-            job.signal_driver(signal.SIGKILL if at_once else signal.SIGTERM)
+            job.kill = job.kill or (grace_seconds is not None and grace_seconds <= 0)
+            await self._end(job)
 
-    async def cancel_all(self) -> None:
-        """Take no more jobs, cancel every live one and wait until all are gone."""
-        self._closing = True
-        async with self._submitting:
-            pass  # one that is being accepted belongs to those that are cancelled
-        for job in list(self._jobs.values()):
-            await self.cancel(job)
-        for job in list(self._jobs.values()):
-            await self.ended(job)
+    async def fail(self, job: Job, reason: str) -> None:
+        """Begin to end a job as FAILED_DRIVER. Idempotent."""
+        job.verdict, job.kill = reason, True
+        await self._end(job)
+
+    async def _end(self, job: Job) -> None:
+        if job.launched:
+            job.signal_driver()
+        else:
+            reason = job.verdict or "it never started"
+            await self._background.unbroken(self._store.move(job, lambda row: without_report(row, reason)))
 
     async def ended(self, job: Job) -> None:
         """Wait until the job's status is terminal."""
@@ -207,157 +332,77 @@ class Jobs:
         """Remember how far the owner has read the log."""
         if offset > job.row.acknowledged:
             job.row = replace(job.row, acknowledged=offset)
-            await self._in_database(self._table.acknowledge, job.row.job_id, offset)
+            await self._store.call(lambda table: table.acknowledge(job.row.job_id, offset))
 
-    def _directory(self, job_id: int) -> JobDirectory:
-        return JobDirectory(self._root / "jobs" / str(job_id))
-
-    def _add(self, row: JobRow) -> Job:
-        job = Job(row, self._directory(row.job_id))
-        if row.terminal:
-            job.over.set()
-        self._jobs[row.job_id] = job
-        self._keys[row.key] = job
-        return job
+    def _schedule(self) -> None:
+        """Start what fits now."""
+        if self._closing or not self._loaded:
+            return
+        for job_id, share in self.queue.start():
+            job = self._live[job_id]
+            job.launched = True
+            devices = ",".join(share.devices) if self.queue.node.devices else None
+            self._background.spawn(self._supervisor.launch(job, devices))
 
     async def _adopt(self, job: Job) -> None:
-        """Find out what became of a job that the last agent left unfinished."""
-        handle = await find_driver(job.directory)
-        if handle is not None:
-            self._watcher.watch(job.directory.path, lambda names: self._directory_changed(job, names))
-            self._watch_driver(job, handle)
-            await self._read_report(job)
-        elif job.row.status == "PENDING" and job.directory.driver_pid() is None:
-            try:
-                self._start_driver(job)
-            except OSError as error:
-                log.error("job %s: its driver cannot be started: %s", job.row.job_id, error)
-                await self._settle(job)
-        else:
-            await self._settle(job)
+        if not await self._supervisor.adopt(job):
+            self.queue.add(job.row.job_id, demand_of(job.row))
+            self._schedule()
+        elif not job.row.terminal:
+            share = await asyncio.to_thread(self._share, job)
+            if not job.row.terminal:
+                self.queue.adopt(job.row.job_id, share)
 
-    def _start_driver(self, job: Job) -> None:
-        # Watched before it starts, so that not even its first word is missed.
-        self._watcher.watch(job.directory.path, lambda names: self._directory_changed(job, names))
-        self._watch_driver(job, start_driver(job.directory, self._cluster))
+    def _share(self, job: Job) -> Share:
+        """Return what a running job has, from its order."""
+        demand = demand_of(job.row)
+        try:
+            names_given = (job.directory.order().devices or "").split(",")
+        except (OSError, ValueError, TypeError, KeyError):
+            names_given = []
+        devices = {
+            device.name: min(1.0, count)
+            for device in self.queue.node.devices
+            for model, count in demand.accelerators.items()
+            if device.name in names_given and matches(model, device.model)
+        }
+        return Share(demand.cpus, demand.memory, devices)
 
-    def _watch_driver(self, job: Job, handle: int) -> None:
-        job.driver = handle
-        asyncio.get_running_loop().add_reader(handle, self._driver_ended, job)
-        if job.row.status == "CANCELLING":
-            job.signal_driver(signal.SIGTERM)
-
-    def _drop_driver(self, job: Job) -> None:
-        if job.driver is not None:
-            asyncio.get_running_loop().remove_reader(job.driver)
-            os.close(job.driver)
-            job.driver = None
-            self._watcher.unwatch(job.directory.path)
-
-    def _directory_changed(self, job: Job, names: set[str] | None) -> None:
-        if names is None or job.directory.log.name in names:
-            job.changed.notify()
-        if names is None or job.directory.report_file.name in names:
-            self._spawn(self._read_report(job))
-
-    def _driver_ended(self, job: Job) -> None:
-        if job.driver is None:
-            return
-        with suppress(ChildProcessError):  # one that an earlier agent started is not ours to collect
-            os.waitid(os.P_PIDFD, job.driver, os.WEXITED)
-        self._drop_driver(job)
-        self._spawn(self._settle(job))
-
-    async def _settle(self, job: Job) -> None:
-        """Account for a job whose driver is no more, however long that takes: somebody waits for its end."""
-        while not job.row.terminal:
-            try:
-                lock = await asyncio.to_thread(shut_out, job.directory)
-                if lock is None:
-                    # Another driver has the job: one that a dead agent started a moment before its end.
-                    await self._adopt(job)
-                    return
-                try:
-                    await self._driver_gone(job)
-                finally:
-                    os.close(lock)
-            except Exception:
-                log.exception("job %s: cannot be settled yet", job.row.job_id)
-                await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _driver_gone(self, job: Job) -> None:
-        await self._read_report(job)
-        if job.row.terminal:
-            return
-        # It died without a last word (killed, out of memory): its job must not go on unwatched.
-        marker = job.row.marker
-        left = await asyncio.get_running_loop().run_in_executor(
-            self._sweepers,
-            lambda: processes.end(
-                lambda: processes.members([], processes.JOB_MARKER, marker),
-                grace=0.0 if job.row.status == "CANCELLING" else job.row.grace_seconds,
-                limit=_KILL_LIMIT_SECONDS,
-            ),
-        )
-        if left:
-            log.error("job %s: processes %s cannot be killed", job.row.job_id, sorted(p.pid for p in left))
-        with suppress(OSError):
-            job.directory.variables_file.unlink()
-        reason = "the job's driver died" + last_line(job.directory.driver_log)
-        await self._move(job, lambda row: without_report(row, reason))
-
-    async def _read_report(self, job: Job) -> None:
-        """Take over what the driver last said."""
-        async with job.reading:  # or an older report could be taken over after a newer one
-            report = await asyncio.to_thread(job.directory.report)
-            if report is not None:
-                await self._move(job, lambda row: reported(row, report))
-
-    async def _move(self, job: Job, decide: Callable[[JobRow], JobRow | None]) -> None:
-        """Store the transition that ``decide`` makes of the present row, if any."""
-        async with job.moving:
-            before = job.row
-            after = None if before.terminal else decide(before)
-            if after is None or after.status == before.status:
-                return
-            try:
-                await self._in_database(self._table.move, after)
-            except sqlite3.Error as error:
-                # Most likely a full disk. Whoever waits must hear of it all the same, and the driver's own files
-                # tell a restarted agent what this table does not.
-                log.error("job %s: cannot store %s: %s", after.job_id, after.status, error)
-            # Owner and acknowledged offset may have changed while the database was at work.
-            job.row = replace(
-                after,
-                owner_id=job.row.owner_id,
-                generation=job.row.generation,
-                acknowledged=job.row.acknowledged,
-            )
-        log.info("job %s: %s -> %s %s", after.job_id, before.status, after.status, after.reason)
-        if after.terminal:
+    def _job(self, row: JobRow) -> Job:
+        if row.status == "INIT":
+            row = replace(row, logs=f"{row.job_id}-{safe_name(row.name)}")  # stored with the first transition
+        logs = self._root / "sky_logs" / row.logs if row.logs else None
+        job = Job(row, JobDirectory(self._path(row.job_id), logs))
+        if row.terminal:
             job.over.set()
-        job.changed.notify()
+        self._known[row.job_id] = job
+        return job
 
-    async def _in_database(self, function: Callable[..., Result], *arguments: object) -> Result:
-        # Shielded: what memory says must reach the table, whether or not the caller waits for it.
-        return await asyncio.shield(
-            asyncio.get_running_loop().run_in_executor(self._database, function, *arguments)
-        )
+    def _hold(self, row: JobRow) -> Job:
+        job = self._job(row)
+        self._live[row.job_id] = job
+        return job
 
-    async def _unbroken(self, work: Coroutine[None, None, Result]) -> Result:
-        """Wait for ``work``, which goes on to its end when the caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+    def _ended(self, job: Job) -> None:
+        self._forget(job)
+        self._on_change()
+        self._schedule()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
+    def _forget(self, job: Job) -> None:
+        self.queue.remove(job.row.job_id)
+        self._live.pop(job.row.job_id, None)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a background task failed", exc_info=task.exception())
+    def _path(self, job_id: int) -> Path:
+        return self._root / "jobs" / str(job_id)
+
+
+def demand_text(demand: Demand) -> str:
+    """Return a demand as it is stored."""
+    return json.dumps(
+        {"cpus": demand.cpus, "memory": demand.memory, "accelerators": dict(demand.accelerators)}
+    )
+
+
+def demand_of(row: JobRow) -> Demand:
+    """Return what a stored job takes of the node."""
+    return Demand(**json.loads(row.demand))

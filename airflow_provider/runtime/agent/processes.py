@@ -43,7 +43,7 @@ def process_table() -> dict[int, Process]:
     table = {}
     for pid in _pids():
         with suppress(OSError):  # it ended between the listing and the look
-            process = _read_stat(pid)
+            process = read_process(pid)
             if process is not None:
                 table[pid] = process
     return table
@@ -54,11 +54,16 @@ def _pids() -> list[int]:
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
-def _read_stat(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
+    """Return the line of one process; None for a zombie, unless only its first thread is over and others go on.
+
+    Raises:
+        OSError: there is no such process.
+    """
     with open(f"/proc/{pid}/stat", "rb") as stat:
         # The command name may hold spaces and parentheses: fields are counted from the last ')'.
         fields = stat.read().rpartition(b")")[2].split()
-    if fields[0] in (b"Z", b"X"):
+    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
         return None
     return Process(pid=pid, parent=int(fields[1]), group=int(fields[2]), started=int(fields[19]))
 
@@ -105,7 +110,7 @@ def members(roots: Iterable[int], marker: str, value: str, *, spare: Iterable[in
     pending = list(roots)
     for pid in _pids():
         with suppress(OSError):  # it ended between the listing and the look, or belongs to another user
-            process = _read_stat(pid)
+            process = read_process(pid)
             if process is not None:
                 table[pid] = process
                 children.setdefault(process.parent, []).append(pid)
@@ -129,6 +134,7 @@ def end(
     grace: float,
     limit: float,
     reap: Callable[[], bool] | None = None,
+    kill: Callable[[], None] = lambda: None,
 ) -> set[Process]:
     """End all processes that ``find`` returns: SIGTERM, ``grace`` seconds, then SIGKILL until none is left.
 
@@ -140,6 +146,7 @@ def end(
         limit: Seconds after which to give up on processes that do not die (uninterruptible ones).
         reap: For a caller to whom all orphans come: collects exited children, and returns whether any child is left.
             Then this, not ``find``, decides when all is over: it cannot overlook a process.
+        kill: Another way to kill, tried each time: of a control group, which no process can outrun.
 
     Returns:
         What was still alive at the limit; empty when everything is gone.
@@ -159,15 +166,17 @@ def end(
             asked |= alive
             _await_exit(alive, min(_RESCAN_SECONDS, grace - elapsed))
         else:
-            _kill(alive)
+            _kill(alive, kill)
             _await_exit(alive, _RESCAN_SECONDS)
 
 
-def _kill(processes: set[Process]) -> None:
+def _kill(processes: set[Process], kill: Callable[[], None]) -> None:
     # All are stopped before the first one dies: none sees another's death and tells of it, and none has new children.
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in processes:
-            _send(process, number)
+    for process in processes:
+        _send(process, signal.SIGSTOP)
+    kill()
+    for process in processes:
+        _send(process, signal.SIGKILL)
     # A chain of processes that each fork and exit is never caught by pid. It stays in its group, though, and the
     # kernel signals a whole group in one step. (The number is milliseconds old: far too young to be another group's.)
     for group in {process.group for process in processes} - {0, 1, os.getpgrp()}:
@@ -179,7 +188,7 @@ def _send(process: Process, number: signal.Signals) -> None:
     with suppress(OSError):  # already gone, which is what we want
         handle = os.pidfd_open(process.pid)
         try:
-            now = _read_stat(process.pid)
+            now = read_process(process.pid)
             if now is not None and now.started == process.started:
                 signal.pidfd_send_signal(handle, number)
         finally:

@@ -6,26 +6,38 @@ import asyncio
 import fcntl
 import logging
 import os
-import secrets
 import signal
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from airflow_provider.runtime.agent import node
+from airflow_provider.runtime.agent.autostop import Autostop
 from airflow_provider.runtime.agent.blobs import Blobs
+from airflow_provider.runtime.agent.ending import before_end, run_command, until_due, vanish
+from airflow_provider.runtime.agent.gate import Gate
+from airflow_provider.runtime.agent.idle import Action
 from airflow_provider.runtime.agent.jobs import Jobs
 from airflow_provider.runtime.agent.lease import Lease
-from airflow_provider.runtime.agent.service import AgentService
-from airflow_provider.runtime.agent.trees import remove_tree
-from airflow_provider.runtime.wire.rpcs import handlers
+from airflow_provider.runtime.agent.managed import ManagedJobs
+from airflow_provider.runtime.agent.services.agent import AgentService
+from airflow_provider.runtime.agent.services.autostop import AutostopService
+from airflow_provider.runtime.agent.services.jobs import JobsService
+from airflow_provider.runtime.agent.services.managed_jobs import ManagedJobsService
+from airflow_provider.runtime.agent.services.serve import ServeService
+from airflow_provider.runtime.wire import rpcs
 from airflow_provider.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from google.protobuf.message import Message
+
+    from airflow_provider.runtime.agent.autostop import Decision
+    from airflow_provider.runtime.agent.idle import AutostopConfig
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +64,19 @@ class AgentConfig:
         instance: Identity of the cluster, made anew with each cluster.
         lease_seconds: Seconds that the cluster lives without hearing from a controller.
         disposable: The root is the whole cluster: each job has a home directory of its own in it, and the root is
-            removed when the lease ends. Otherwise jobs live in the user's home directory.
+            removed when the cluster goes down. Otherwise jobs live in the user's home directory.
+        autostop: The setting of autostop where none was ever stored; None: no autostop until it is set.
+        stop_command: Bash command that stops the machine; it runs when the agent has ended its work.
+        down_command: Bash command that takes the machine away for good; it runs at the end of the lease too.
     """
 
     root: Path
     instance: str
     lease_seconds: float
     disposable: bool
+    autostop: AutostopConfig | None = None
+    stop_command: str | None = None
+    down_command: str | None = None
 
 
 class AgentRuns(Exception):
@@ -66,7 +84,7 @@ class AgentRuns(Exception):
 
 
 async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
-    """Run the agent until SIGTERM or the end of its lease.
+    """Run the agent until SIGTERM, or until the cluster ends by its lease or by autostop.
 
     Args:
         config: How it is set up.
@@ -81,19 +99,28 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     # A relative socket path: absolute ones may be longer than the 107 bytes that the kernel takes.
     os.chdir(directory)
     lock = _lock(directory / "agent.lock")
-    jobs = Jobs(root=config.root, cluster=str(config.root), private_home=config.disposable)
-    await jobs.load()
+    gate = Gate()
     lease = Lease(config.lease_seconds)
-    server = grpc.aio.server(options=_OPTIONS)
-    service = AgentService(
-        jobs=jobs,
-        blobs=Blobs(config.root / "blobs"),
-        lease=lease,
-        version=VERSION,
-        instance=config.instance,
-        boot_id=boot_id(),
+    autostop = Autostop(
+        directory=directory,
+        boot_id=node.boot_id(),
+        live=lambda: len(jobs.live()),
+        held=lease.held_seconds,
+        gate=gate,
+        initial=config.autostop,
     )
-    server.add_generic_rpc_handlers((handlers(service),))
+    lease.on_hold(autostop.wake)
+    jobs = Jobs(
+        root=config.root,
+        cluster=str(config.root),
+        private_home=config.disposable,
+        capacity=node.load(directory),
+        on_change=autostop.activity,
+    )
+    await autostop.load()
+    await jobs.load()
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers((gate, *_services(config, jobs, lease, autostop)))
     before = os.umask(0o177)
     server.add_insecure_port(f"unix:{SOCKET_NAME}")
     os.umask(before)
@@ -102,44 +129,60 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     log.info("agent %s (pid %s) serves %s", VERSION, os.getpid(), config.root)
     ready()
-    expired = await _first(stop, lease)
-    if expired:
-        log.warning("no controller was heard for %s s: ending all jobs", lease.seconds)
-        await jobs.cancel_all()
+    decision = await until_due(stop, lease, autostop, gate)
+    ends = decision is not None and await before_end(
+        decision, stop=stop, autostop=autostop, directory=directory / "hooks", cancel_jobs=jobs.cancel_all
+    )
     await server.stop(grace=1.0)
     await jobs.close()
-    if expired and config.disposable:
-        await asyncio.to_thread(_vanish, config.root)
+    if decision is not None and ends:
+        await _leave(config, decision, autostop)
     os.close(lock)
 
 
-def _vanish(root: Path) -> None:
-    # Away from its name first: nobody shall take what is left for a cluster.
-    remains = root.with_name(f".removed-{root.name}-{secrets.token_hex(16)}")
-    with suppress(FileNotFoundError):  # somebody removes it already
-        root.rename(remains)
-        remove_tree(remains)
+def _services(
+    config: AgentConfig, jobs: Jobs, lease: Lease, autostop: Autostop
+) -> list[grpc.GenericRpcHandler[Message, Message]]:
+    managed = ManagedJobs(jobs)
+    agent = AgentService(
+        jobs=jobs,
+        managed=managed,
+        blobs=Blobs(config.root / "blobs"),
+        lease=lease,
+        autostop=autostop,
+        root=config.root,
+        version=VERSION,
+        instance=config.instance,
+    )
+    return [
+        rpcs.handlers(rpcs.AGENT_RPCS, agent),
+        rpcs.handlers(rpcs.JOBS_RPCS, JobsService(jobs=jobs, managed=managed, lease=lease, root=config.root)),
+        rpcs.handlers(rpcs.MANAGED_JOBS_RPCS, ManagedJobsService(managed, jobs, lease)),
+        rpcs.handlers(rpcs.AUTOSTOP_RPCS, AutostopService(autostop=autostop)),
+        rpcs.handlers(rpcs.SERVE_RPCS, ServeService()),
+    ]
 
 
-def boot_id() -> str:
-    """Return the identity of this boot of the machine; nothing that ran survives its change."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+async def _leave(config: AgentConfig, decision: Decision, autostop: Autostop) -> None:
+    """Do what is left when nothing runs any more: the machine's command, the directory's end."""
+    down = decision.action is Action.DOWN
+    command = config.down_command if down else config.stop_command
+    if command is not None:
+        if not await run_command(command):
+            log.error("the machine is still there; an agent that is started again tries again")
+            return
+    elif not (down and config.disposable):
+        log.warning("%s: the agent ends; it was given no command to end its machine", decision.why)
+    if down and config.disposable:
+        await asyncio.to_thread(vanish, config.root)
+    else:
+        await autostop.finished()
 
 
 def answers() -> bool:
     """Return whether an agent takes connections in the current directory."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(SOCKET_NAME) == 0
-
-
-async def _first(stop: asyncio.Event, lease: Lease) -> bool:
-    """Wait for the stop signal or the lease; True when it was the lease."""
-    stopped = asyncio.create_task(stop.wait())
-    expired = asyncio.create_task(lease.expired())
-    done, pending = await asyncio.wait({stopped, expired}, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    return stopped not in done
 
 
 def _lock(path: Path) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from airflow_provider.runtime.agent.login import Login
 
 _KEPT_FAILURES = 20
 
@@ -14,7 +15,7 @@ _KEPT_FAILURES = 20
 # ours quotes or expands user text. The ERR trap only notes failures; it changes neither exit codes nor control flow,
 # and what `set -x` would show of it goes nowhere.
 _PROLOGUE = """unset BASH_ENV
-__managed_jobs_failures=0
+{preparation}__managed_jobs_failures=0
 __managed_jobs_failed() {{
   if [ "$__managed_jobs_failures" -lt {kept} ] && [ "$BASH_SUBSHELL" -eq 0 ]; then
     __managed_jobs_failures=$((__managed_jobs_failures + 1))
@@ -25,6 +26,14 @@ __managed_jobs_failed() {{
 trap '{{ __managed_jobs_failed "$?" "$LINENO" "$BASH_COMMAND" "$_"; }} 2>/dev/null' ERR
 """
 
+# Functions may hold patterns that bash can read only with this option; the file's end sets it as the user has it.
+_FUNCTIONS = """shopt -s extglob
+. {file} >/dev/null 2>&1
+"""
+
+_CONDA = """. {file} >/dev/null 2>&1
+"""
+
 # What bash would have done with the user's own BASH_ENV.
 _USERS_OWN = """export BASH_ENV={file}
 if [ -r "$BASH_ENV" ]; then . "$BASH_ENV"; fi
@@ -32,7 +41,13 @@ if [ -r "$BASH_ENV" ]; then . "$BASH_ENV"; fi
 
 
 def write_script(
-    directory: Path, name: str, text: str, failures: Path, bash_env: str | None = None
+    directory: Path,
+    name: str,
+    text: str,
+    failures: Path,
+    *,
+    bash_env: str | None = None,
+    login: Login | None = None,
 ) -> tuple[Path, str]:
     """Write ``text`` as script ``name`` and the prologue beside it; return the script and the ``BASH_ENV`` to run it with.
 
@@ -42,17 +57,31 @@ def write_script(
         text: The user's script.
         failures: File in which the script's failed commands are noted.
         bash_env: The user's own ``BASH_ENV``.
+        login: What the user's interactive shells have beside variables.
     """
     script = directory / f"{name}.sh"
-    script.write_bytes(text.encode("utf-8", "surrogateescape"))
-    script.chmod(0o600)
-    prologue = directory / f"{name}.prologue"
-    lines = _PROLOGUE.format(kept=_KEPT_FAILURES, failures=_quoted(str(failures)))
+    write_text(script, text)
+    preparation = ""
+    if login is not None and login.functions:
+        functions = directory / f"{name}.functions"
+        write_text(functions, login.functions)
+        preparation += _FUNCTIONS.format(file=_quoted(str(functions)))
+    if login is not None and login.conda is not None:
+        preparation += _CONDA.format(file=_quoted(str(login.conda)))
+    lines = _PROLOGUE.format(preparation=preparation, kept=_KEPT_FAILURES, failures=_quoted(str(failures)))
     if bash_env:
         lines += _USERS_OWN.format(file=_quoted(bash_env))
-    prologue.write_bytes(lines.encode("utf-8", "surrogateescape"))
+    prologue = directory / f"{name}.prologue"
+    write_text(prologue, lines)
     # bash expands the value as in double quotes.
-    return script, re.sub(r'([\\$`"])', r"\\\1", str(prologue))
+    escaped = "".join(f"\\{letter}" if letter in '\\$`"' else letter for letter in str(prologue))
+    return script, escaped
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that only this user can read."""
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    path.chmod(0o600)
 
 
 def unseen_failures(failures: Path) -> str | None:

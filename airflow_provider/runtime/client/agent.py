@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -12,29 +12,31 @@ import grpc.aio
 from airflow_provider.runtime.blocking import run_blocking
 from airflow_provider.runtime.client.base import (
     AgentFailed,
-    ClientError,
+    Autostop,
     Heartbeat,
+    HookEvent,
     JobRequest,
     JobState,
     JobStatus,
     LinkLost,
     LogBytes,
-    NoSuchJob,
+    ManagedTask,
     Owner,
     RequestRefused,
+    WaitFor,
 )
-from airflow_provider.runtime.errors import Superseded
+from airflow_provider.runtime.client.calls import CALL_SECONDS, ask_once, translated
 from airflow_provider.runtime.wire import agent_pb2 as pb
+from airflow_provider.runtime.wire import autostop_pb2 as autostop_pb
 from airflow_provider.runtime.wire import rpcs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from typing import BinaryIO
 
-    from airflow_provider.runtime.transport.channel import UnixChannel
+    from airflow_provider.runtime.client.calls import Transport
 
-_CALL_SECONDS = 10.0
-_SILENCE_SECONDS = 10.0
+_SILENCE_SECONDS = 12.0
 """A follow stream that says nothing, not even a heartbeat, for so long is dead."""
 _BLOB_CHUNK_BYTES = 1 << 20
 _LOST_STATUS = "Internal error from Core"
@@ -42,27 +44,16 @@ _LOST_STATUS = "Internal error from Core"
 
 _KINDS = {"directory": pb.Files.DIRECTORY, "file": pb.Files.FILE}
 
-_ERRORS: dict[grpc.StatusCode, type[ClientError] | type[Superseded]] = {
-    grpc.StatusCode.UNAVAILABLE: LinkLost,
-    grpc.StatusCode.DEADLINE_EXCEEDED: LinkLost,
-    grpc.StatusCode.CANCELLED: LinkLost,
-    grpc.StatusCode.PERMISSION_DENIED: Superseded,
-    grpc.StatusCode.NOT_FOUND: NoSuchJob,
-    grpc.StatusCode.INVALID_ARGUMENT: RequestRefused,
-    grpc.StatusCode.OUT_OF_RANGE: RequestRefused,
-    grpc.StatusCode.UNIMPLEMENTED: RequestRefused,
+_WAIT_FOR = {
+    WaitFor.JOBS_AND_SSH: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS_AND_SSH,
+    WaitFor.JOBS: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS,
+    WaitFor.NONE: autostop_pb.AUTOSTOP_WAIT_FOR_NONE,
 }
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        kind = _ERRORS.get(error.code(), AgentFailed)
-        raise kind(f"{what}: {error.code().name} {error.details() or ''}".rstrip()) from error
-    except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-        raise LinkLost(f"{what}: the channel is closed") from error
+_EVENTS = {
+    HookEvent.STOP: autostop_pb.EVENT_STOP,
+    HookEvent.PREEMPTION: autostop_pb.EVENT_PREEMPTION,
+    HookEvent.DOWN: autostop_pb.EVENT_DOWN,
+}
 
 
 class AgentFollowStream:
@@ -74,7 +65,7 @@ class AgentFollowStream:
 
     async def __aiter__(self) -> AsyncIterator[LogBytes | JobState | Heartbeat]:
         """Yield what the agent sends; see FollowStream."""
-        with _translated("follow"):
+        with translated("follow"):
             while True:
                 try:
                     message = await asyncio.wait_for(self._call.read(), _SILENCE_SECONDS)
@@ -99,7 +90,7 @@ class AgentFollowStream:
 
     async def acknowledge(self, offset: int) -> None:
         """See FollowStream."""
-        with _translated("acknowledge"):
+        with translated("acknowledge"):
             await self._call.write(pb.FollowRequest(acknowledged=offset))
 
     async def close(self) -> None:
@@ -109,18 +100,20 @@ class AgentFollowStream:
 
 
 class AgentClient:
-    """A ClusterClient over one channel. Owns the channel."""
+    """A ClusterClient over one channel. Owns the channel.
 
-    def __init__(self, channel: UnixChannel) -> None:
+    Each call is made once: whether to try again is the controller's decision, made on evidence.
+    """
+
+    def __init__(self, channel: Transport) -> None:
         self._transport = channel
         self._channel = channel.channel
 
     async def handshake(self, *, lease_seconds: float = 0.0) -> str:
         """See ClusterClient."""
-        with _translated("handshake"):
-            answer = await rpcs.HANDSHAKE.unary(self._channel)(
-                pb.HandshakeRequest(lease_seconds=lease_seconds), timeout=_CALL_SECONDS
-            )
+        answer = await ask_once(
+            self._channel, rpcs.HANDSHAKE, pb.HandshakeRequest(lease_seconds=lease_seconds)
+        )
         if answer.protocol_version != rpcs.PROTOCOL_VERSION:
             raise RequestRefused(
                 f"handshake: the agent ({answer.agent_version}) speaks protocol {answer.protocol_version}, "
@@ -136,9 +129,9 @@ class AgentClient:
         progress: Callable[[int], None] = lambda sent: None,
     ) -> None:
         """See ClusterClient."""
-        with _translated("send files"):
+        with translated("send files"):
             have = await rpcs.STAT_BLOB.unary(self._channel)(
-                pb.StatBlobRequest(digest=digest), timeout=_CALL_SECONDS
+                pb.StatBlobRequest(digest=digest), timeout=CALL_SECONDS
             )
             if have.complete:
                 return
@@ -185,36 +178,75 @@ class AgentClient:
             raise RequestRefused(
                 f"submit: the job cannot be put into a message ({type(error).__name__})"
             ) from None
-        with _translated("submit"):
-            answer = await rpcs.SUBMIT.unary(self._channel)(request, timeout=_CALL_SECONDS)
-        return answer.job_id
+        return (await ask_once(self._channel, rpcs.SUBMIT, request)).job_id
 
     async def status(self, job_id: int) -> JobState:
         """See ClusterClient."""
-        with _translated("status"):
-            return _job_state(
-                await rpcs.STATUS.unary(self._channel)(pb.StatusRequest(job_id=job_id), timeout=_CALL_SECONDS)
-            )
+        return _job_state(await ask_once(self._channel, rpcs.STATUS, pb.StatusRequest(job_id=job_id)))
+
+    async def jobs(self, *, all: bool = False) -> list[JobState]:
+        """See ClusterClient."""
+        found: list[JobState] = []
+        request = pb.ListJobsRequest(all=all)
+        while True:
+            page = await ask_once(self._channel, rpcs.LIST_JOBS, request)
+            found += [_job_state(state) for state in page.jobs]
+            if not page.more:
+                return found
+            request = pb.ListJobsRequest(all=all, before=page.jobs[-1].job_id)
 
     async def follow(self, job_id: int, owner: Owner, *, offset: int | None) -> AgentFollowStream:
         """See ClusterClient."""
-        with _translated("follow"):
+        with translated("follow"):
             call = rpcs.FOLLOW.duplex(self._channel)(None)
             start = pb.FollowStart(job_id=job_id, owner=_owner(owner), offset=offset)
             try:
-                await asyncio.wait_for(call.write(pb.FollowRequest(start=start)), _CALL_SECONDS)
+                await asyncio.wait_for(call.write(pb.FollowRequest(start=start)), CALL_SECONDS)
             except asyncio.TimeoutError:
-                raise LinkLost(f"follow: the agent took nothing for {_CALL_SECONDS:.0f} s") from None
+                raise LinkLost(f"follow: the agent took nothing for {CALL_SECONDS:.0f} s") from None
         return AgentFollowStream(call)
 
     async def cancel(self, job_id: int, owner: Owner, *, limit: float) -> JobState:
         """See ClusterClient."""
-        with _translated("cancel"):
-            return _job_state(
-                await rpcs.CANCEL.unary(self._channel)(
-                    pb.CancelRequest(job_id=job_id, owner=_owner(owner)), timeout=limit
+        request = pb.CancelRequest(job_id=job_id, owner=_owner(owner))
+        return _job_state(await ask_once(self._channel, rpcs.CANCEL, request, seconds=limit))
+
+    async def set_autostop(self, autostop: Autostop) -> None:
+        """See ClusterClient."""
+        request = autostop_pb.SetAutostopRequest(
+            idle_minutes=autostop.idle_minutes,
+            wait_for=_WAIT_FOR[autostop.wait_for],
+            down=autostop.down,
+            hooks=[
+                autostop_pb.Hook(
+                    run=hook.run,
+                    events=[_EVENTS[event] for event in sorted(hook.events)],
+                    timeout=hook.timeout,
                 )
-            )
+                for hook in autostop.hooks or ()
+            ],
+            clear_hooks=autostop.hooks == (),
+        )
+        await ask_once(self._channel, rpcs.SET_AUTOSTOP, request)
+
+    async def autostopping(self) -> bool:
+        """See ClusterClient."""
+        request = autostop_pb.IsAutostoppingRequest()
+        return (await ask_once(self._channel, rpcs.IS_AUTOSTOPPING, request)).is_autostopping
+
+    async def hold(self, holder: str, seconds: float) -> float:
+        """Keep the cluster for ``holder`` for so many seconds, neither idle nor ended by its lease; 0 lets it go.
+
+        Returns:
+            The seconds that the cluster now lives without another word.
+        """
+        return (
+            await ask_once(self._channel, rpcs.LEASE, pb.LeaseRequest(holder=holder, seconds=seconds))
+        ).left
+
+    async def health(self) -> pb.NodeHealthResponse:
+        """Return how the nodes are, what is taken of them, and what autostop and lease are about to do."""
+        return await ask_once(self._channel, rpcs.NODE_HEALTH, pb.NodeHealthRequest())
 
     async def close(self) -> None:
         """See ClusterClient."""
@@ -240,14 +272,33 @@ def _submit_request(key: str, owner: Owner, job: JobRequest) -> pb.SubmitRequest
                 for tree in job.files
             ],
             grace_seconds=job.grace_seconds,
+            demand=pb.Demand(
+                cpus=job.demand.cpus, memory=job.demand.memory, accelerators=job.demand.accelerators
+            ),
+            managed=None if job.managed is None else _managed(job.managed),
         ),
+    )
+
+
+def _managed(task: ManagedTask) -> pb.ManagedTask:
+    return pb.ManagedTask(
+        job_id=task.job_id,
+        job_name=task.job_name,
+        task_id=task.task_id,
+        task_name=task.task_name,
+        user=task.user,
+        workspace=task.workspace,
+        attempt=task.attempt,
+        infra=task.infra,
+        resources=task.resources,
+        metadata=task.metadata,
     )
 
 
 def _job_state(state: pb.JobState) -> JobState:
     return JobState(
         job_id=state.job_id,
-        status=JobStatus(pb.JobStatus.Name(state.status)),
+        status=_status(state.status),
         exit_codes=tuple(state.exit_codes),
         reason=state.reason,
         output=state.output if state.HasField("output") else None,
@@ -255,4 +306,15 @@ def _job_state(state: pb.JobState) -> JobState:
         started_at=state.started_at,
         ended_at=state.ended_at,
         log_size=state.log_size,
+        name=state.name,
     )
+
+
+def _status(status: pb.JobStatus) -> JobStatus:
+    try:
+        return JobStatus(pb.JobStatus.Name(status))
+    except ValueError:
+        # Guessing whether such a job has ended could end or repeat it.
+        raise RequestRefused(
+            f"the agent tells of job status {status}, which this version does not know: upgrade the provider"
+        ) from None

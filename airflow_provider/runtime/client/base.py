@@ -57,6 +57,39 @@ class FileTree:
 
 
 @dataclass(frozen=True)
+class Demand:
+    """What a job takes of its node while it is set up and runs.
+
+    ``cpus`` None: what the agent counts for a job that asks for none; ``memory`` in GiB; ``accelerators``: count by
+    model, fractions share a device.
+    """
+
+    cpus: float | None = None
+    memory: float = 0.0
+    accelerators: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ManagedTask:
+    """The managed task that a job is an attempt of: what the agent tells others about it.
+
+    ``job_id`` is the same for all tasks of a chain, ``task_id`` the index in the chain; ``attempt`` counts from 1;
+    ``resources`` as a person would write them, e.g. ``1x[CPU:4]``.
+    """
+
+    job_id: int
+    job_name: str
+    task_id: int
+    task_name: str
+    user: str
+    workspace: str = ""
+    attempt: int = 1
+    infra: str = ""
+    resources: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class JobRequest:
     """One attempt of a task, ready to run. ``secrets`` never shows in a repr."""
 
@@ -67,6 +100,8 @@ class JobRequest:
     secrets: dict[str, str] = field(repr=False)
     files: tuple[FileTree, ...] = ()
     grace_seconds: float = 5.0
+    demand: Demand = Demand()
+    managed: ManagedTask | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +117,49 @@ class JobState:
     started_at: float = 0.0
     ended_at: float = 0.0
     log_size: int = 0
+    name: str = ""
+
+
+class WaitFor(str, Enum):
+    """What keeps a cluster from being idle."""
+
+    JOBS_AND_SSH = "jobs_and_ssh"
+    """A live job, or somebody who is logged in."""
+    JOBS = "jobs"
+    """A live job."""
+    NONE = "none"
+    """Nothing: the time runs on while jobs do."""
+
+
+class HookEvent(str, Enum):
+    """What a hook runs before."""
+
+    STOP = "stop"
+    PREEMPTION = "preemption"
+    DOWN = "down"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A bash command that the cluster runs before it ends, for at most ``timeout`` seconds (0: the agent's limit)."""
+
+    run: str
+    events: frozenset[HookEvent] = frozenset(HookEvent)
+    timeout: int = 0
+
+
+@dataclass(frozen=True)
+class Autostop:
+    """When a cluster stops, or with ``down`` vanishes, by itself.
+
+    ``idle_minutes``: how long it must have been idle; negative: never. ``hooks`` None keeps those that the cluster
+    has, ``()`` clears them.
+    """
+
+    idle_minutes: int
+    down: bool = False
+    wait_for: WaitFor = WaitFor.JOBS_AND_SSH
+    hooks: tuple[Hook, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,12 +240,24 @@ class ClusterClient(Protocol):
         """Return a job's state."""
         ...
 
+    async def jobs(self, *, all: bool = False) -> list[JobState]:
+        """Return the jobs that have not ended, or all of them, the newest first and without outputs."""
+        ...
+
     async def follow(self, job_id: int, owner: Owner, *, offset: int | None) -> FollowStream:
         """Follow a job from byte ``offset`` of its log; None: from the last acknowledged one."""
         ...
 
     async def cancel(self, job_id: int, owner: Owner, *, limit: float) -> JobState:
         """End a job and return its state once nothing of it is left, at most ``limit`` seconds later."""
+        ...
+
+    async def set_autostop(self, autostop: Autostop) -> None:
+        """Say when the cluster is to end by itself."""
+        ...
+
+    async def autostopping(self) -> bool:
+        """Return whether the cluster is about to end by itself: nothing new should be started on it."""
         ...
 
     async def close(self) -> None:

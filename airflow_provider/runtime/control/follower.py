@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.blocking import outlast
@@ -11,14 +12,19 @@ from airflow_provider.runtime.control.joblog import JobLog
 from airflow_provider.runtime.errors import Superseded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     from airflow_provider.runtime.client.base import ClusterClient, FollowStream, Owner
     from airflow_provider.runtime.control.controller import Sink
 
+    Message = LogBytes | JobState | Heartbeat
+
 _SETTLE_SECONDS = 0.5
 """How old a written line must be to be acknowledged: what a killed process had written last may not have reached the
 log, so the newest half second is sent again after a crash."""
+
+_LISTEN_SECONDS = 0.5
+"""While a line is unfinished, so often is looked whether it waits for too long."""
 
 
 class Follower:
@@ -28,6 +34,8 @@ class Follower:
         self.job_id = job_id
         self.log = JobLog()
         self._sink = sink
+        # Seconds in which we were ready for more of the log: the clock by which an unfinished line is overdue.
+        self._listened = 0.0
 
     async def events(self, client: ClusterClient, owner: Owner) -> AsyncGenerator[JobState | Heartbeat, None]:
         """Write the job's log to the sink and yield its states, and a heartbeat for each sign of life.
@@ -38,11 +46,19 @@ class Follower:
             ClientError: the stream broke; call again to go on where it did.
         """
         stream = await client.follow(self.job_id, owner, offset=self.log.position)
+        messages = aiter(stream)
         acknowledging = asyncio.create_task(self._acknowledge(stream))
+        receiving: asyncio.Task[Message | None] | None = None
         try:
-            async for message in stream:
+            while True:
+                receiving = asyncio.create_task(_next(messages))
+                await self._listen(receiving)
+                message = receiving.result()
+                if message is None:
+                    raise LinkLost("the stream ended before the job did")
                 if isinstance(message, LogBytes):
-                    await self._write(self.log.feed(message.offset, message.data))
+                    complete = self.log.feed(message.offset, message.data)
+                    await self._write(chain(complete, self.log.overdue(self._listened)))
                     yield Heartbeat()
                 elif isinstance(message, JobState) and message.status.terminal:
                     await self._write(self.log.finish())
@@ -50,11 +66,23 @@ class Follower:
                     return
                 else:
                     yield message
-            raise LinkLost("the stream ended before the job did")
         finally:
-            acknowledging.cancel()
+            tasks = [acknowledging] if receiving is None else [acknowledging, receiving]
+            for task in tasks:
+                task.cancel()
             await stream.close()
-            await outlast(acknowledging)
+            await outlast(asyncio.gather(*tasks, return_exceptions=True))
+
+    async def _listen(self, receiving: asyncio.Task[Message | None]) -> None:
+        """Wait for the next message; write what a line has that stays unfinished meanwhile."""
+        time = asyncio.get_running_loop().time
+        while not receiving.done():
+            begin = time()
+            await asyncio.wait({receiving}, timeout=_LISTEN_SECONDS if self.log.unfinished else None)
+            # No more than we meant to wait: had the whole process paused, the line's rest may be here, yet unread.
+            self._listened += min(time() - begin, _LISTEN_SECONDS)
+            if not receiving.done():
+                await self._write(self.log.overdue(self._listened))
 
     async def _write(self, records: Iterator[str]) -> None:
         async def write() -> None:
@@ -77,3 +105,7 @@ class Follower:
                     return  # whoever reads the stream learns of it too, and decides
                 acknowledged = settled
             settled = self.log.written
+
+
+async def _next(messages: AsyncIterator[Message]) -> Message | None:
+    return await anext(messages, None)

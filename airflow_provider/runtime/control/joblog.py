@@ -1,7 +1,14 @@
 """From the bytes of a job's log to lines in the Airflow task log, each exactly once.
 
-Offsets, not contents, decide what was written: equal neighbouring lines are legitimate. Only whole lines (or whole
-pieces of very long ones) are written and acknowledged, so a reader that comes later begins at a line's begin.
+Offsets, not contents, decide what was written: equal neighbouring lines are legitimate. Only whole lines are written
+and acknowledged, so a reader that comes later begins at a line's begin. There are three exceptions, lines that would
+come too late or be too large for one record; every byte still goes into one record, and each offset is exact:
+
+- A line that is longer than a record is written in pieces.
+- A line that is unfinished for long is written in pieces too: what there is of it then, and its rest later.
+- Of a line that overwrites itself (a progress bar) a state that was overwritten counts as written, as nobody would see
+  it on a terminal either. The newest state is written when the line has been unfinished for long, and again after
+  that time if it changed; the last one when the line ends, unless that was written already.
 """
 
 from __future__ import annotations
@@ -16,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 64 * 1024
 """Lines that come together go into one log record up to this size; a longer line is written in pieces of it."""
+
+PATIENCE_SECONDS = 3.0
+"""An unfinished line is written as far as it is after so long: a prompt, the newest state of a progress bar."""
 
 LAST_LINES = 20
 """How many lines of the log a failure shows."""
@@ -40,7 +50,15 @@ class JobLog:
         self.written: int | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._rest = bytearray()
-        self._inside_line = False
+        self._inside_line = False  # whether a part of the line in which the rest begins was written
+        self._returned = False  # whether the rest begins after a carriage return
+        self._state: str | None = None  # what was written of the unfinished line, where it is one whole state
+        self._waits_since: float | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the beginning of a line was received that ``overdue`` may return."""
+        return bool(self._rest)
 
     def feed(self, offset: int, data: bytes) -> Iterator[str]:
         """Take the bytes at ``offset`` and return the text of the log records that are complete now.
@@ -60,35 +78,103 @@ class JobLog:
         self._rest += new
         return self._records(final=False)
 
+    def overdue(self, now: float) -> Iterator[str]:
+        """Return what there is of a line that has been unfinished for ``PATIENCE_SECONDS``, as ``feed`` does.
+
+        Args:
+            now: Any time that only grows, in seconds. It is the time of whoever listens for more: while nobody does,
+                because the link is broken or the task log is slow, it should stand still.
+        """
+        if self._waits_since is None:
+            self._waits_since = now if self._rest else None
+        elif now - self._waits_since >= PATIENCE_SECONDS:
+            yield from self._records(final=False)  # there are none, unless writing them failed before
+            if self._waits_since is not None:
+                yield from self._unfinished_line()
+
     def finish(self) -> Iterator[str]:
         """Return what is left when the log has ended: a last line without its newline."""
         return self._records(final=True)
 
     def _records(self, *, final: bool) -> Iterator[str]:
         while size := self._record_size(final=final):
-            text = render(self._rest[:size])
-            goes_on = self._rest[size - 1] != ord("\n")
-            ended_line = self._inside_line and text.partition("\n")[0] == ""
-            # Of a line written in pieces nothing but its newline was left: that makes no line of its own.
-            if text or not ended_line:
-                text = text[1:] if ended_line else text
-                yield text
-                newest = text.rsplit("\n", LAST_LINES)[-LAST_LINES:]
-                self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in newest)
-            del self._rest[:size]
-            self.written = (self.written or 0) + size
-            self._inside_line = goes_on
+            yield from self._record(size)
+            self._state = None
+
+    def _unfinished_line(self) -> Iterator[str]:
+        size = self._unfinished_size()
+        state = render(self._rest[:size])
+        if not state.strip():
+            self._waits_since = None  # nothing to be seen: half a character, a bar that was wiped away
+        else:
+            # A state is whole that begins where the line does, or after a carriage return.
+            whole = not self._inside_line or self._overwrites(size)
+            yield from self._record(size)
+            self._state = state if whole else None
+
+    def _record(self, size: int) -> Iterator[str]:
+        """Yield the text of the first bytes of the rest, unless that was written already, and take them."""
+        lines = render(self._rest[:size])
+        text: str | None = lines
+        overwrites = False
+        if self._inside_line:
+            first, newline, others = lines.partition("\n")
+            overwrites = self._overwrites(size)
+            if not first or (overwrites and first == self._state):
+                # Nothing but the end of the line, or what is seen of it already: that makes no line of its own.
+                text = others if newline else None
+                overwrites = False
+        if text is not None:
+            yield text
+            if overwrites:
+                self.last_lines.pop()
+            newest = text.rsplit("\n", LAST_LINES)[-LAST_LINES:]
+            self.last_lines.extend(line[:_LAST_LINE_CHARACTERS] for line in newest)
+        self._inside_line = self._rest[size - 1] != ord("\n")
+        self._returned = self._rest[size - 1] == ord("\r")
+        self._waits_since = None
+        self._take(size)
+
+    def _take(self, size: int) -> None:
+        del self._rest[:size]
+        self.written = (self.written or 0) + size
 
     def _record_size(self, *, final: bool) -> int:
         """Return how many bytes make the next record, 0 when more must come first."""
-        end = self._rest.rfind(b"\n", 0, MAX_RECORD_BYTES) + 1
-        if end:
+        while True:
+            end = self._rest.rfind(b"\n", 0, MAX_RECORD_BYTES) + 1
+            if end:
+                return end
+            if len(self._rest) < MAX_RECORD_BYTES:
+                return len(self._rest) if final else 0
+            overwritten = self._overwritten()
+            if not overwritten:
+                return _character_boundary(self._rest[:MAX_RECORD_BYTES])
+            self._take(overwritten)
+            self._returned = True
+
+    def _overwritten(self) -> int:
+        """Return how many of the first bytes of the rest are states that were overwritten, looking at one record."""
+        end = self._without_returns(MAX_RECORD_BYTES)
+        return self._rest.rfind(b"\r", 0, end) + 1 if end else MAX_RECORD_BYTES
+
+    def _unfinished_size(self) -> int:
+        """Return how much of an unfinished line to write: of a progress bar the states that are complete."""
+        end = self._rest.rfind(b"\r") + 1
+        if self._rest[:end].strip(b"\r"):
             return end
-        if len(self._rest) >= MAX_RECORD_BYTES:
-            # A progress bar is cut between two of its states, any other line between two characters.
-            end = self._rest.rfind(b"\r", 0, MAX_RECORD_BYTES) + 1
-            return end or _character_boundary(self._rest[:MAX_RECORD_BYTES])
-        return len(self._rest) if final else 0
+        return _character_boundary(self._rest)
+
+    def _overwrites(self, size: int) -> bool:
+        """Return whether the last state of the first line in so many bytes overwrites what was written of that line."""
+        end = self._rest.find(b"\n", 0, size)
+        end = self._without_returns(size if end == -1 else end)
+        return self._returned or self._rest.rfind(b"\r", 0, end) != -1
+
+    def _without_returns(self, end: int) -> int:
+        while end and self._rest[end - 1] == ord("\r"):
+            end -= 1
+        return end
 
 
 def render(piece: bytes | bytearray) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.client.base import FileTree, JobRequest
+from airflow_provider.runtime.client.base import Demand, FileTree, JobRequest, ManagedTask
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.state import TaskRecord
@@ -58,7 +58,30 @@ def job_request(record: TaskRecord, candidate: Candidate, secrets: dict[str, str
         secrets={name: value for name, value in secrets.items() if name not in ours},
         files=tuple(FileTree(tree.digest, tree.kind, tree.destination) for tree in order.files),
         grace_seconds=order.grace_seconds,
+        demand=Demand(
+            cpus=None if candidate.cpus is None else candidate.cpus.amount,
+            memory=0.0 if candidate.memory_gb is None else candidate.memory_gb.amount,
+            accelerators=dict(candidate.accelerators),
+        ),
+        managed=ManagedTask(
+            job_id=record.job_id,
+            job_name=order.chain.name,
+            task_id=order.chain.index,
+            task_name=task.name,
+            user=order.user,
+            attempt=record.attempt,
+            infra=str((record.cluster or {}).get("infra", "")),
+            resources=_in_words(candidate),
+        ),
     )
+
+
+def _in_words(candidate: Candidate) -> str:
+    """Return the resources of one node as SkyPilot writes them."""
+    parts = [f"{name}:{count:g}" for name, count in candidate.accelerators.items()]
+    if not parts and candidate.cpus is not None:
+        parts = [f"CPU:{candidate.cpus.amount:g}"]
+    return f"1x[{', '.join(parts)}]"
 
 
 def _gpus_per_node(candidate: Candidate) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.agent.jobdir import write_private
+from airflow_provider.runtime.agent.sweep import end_cluster
 from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.blocking import run_blocking, run_slowly
 from airflow_provider.runtime.client.base import ClientError, LinkLost
@@ -254,8 +255,10 @@ class LocalInfra:
                 remove_tree(remains)
             self._finish_removals(name)
             with suppress(FileNotFoundError), _locked(self._root):
-                if not directory.exists():  # somebody removed it by hand
+                if not (directory / _RECORD).exists():  # somebody removed it by hand
                     self._end_processes(name, grace)
+                    if directory.exists():  # one of them was about to write
+                        remove_tree(directory)
         except OSError as error:
             raise InfraError(f"cluster {name} cannot be removed: {error}") from error
 
@@ -273,11 +276,7 @@ class LocalInfra:
 
     def _end_processes(self, name: str, grace: float) -> None:
         marker = str(self._directory(name))
-        left = processes.end(
-            lambda: processes.members([], processes.CLUSTER_MARKER, marker),
-            grace=grace,
-            limit=grace + _KILL_LIMIT_SECONDS,
-        )
+        left = end_cluster(marker, grace=grace, limit=grace + _KILL_LIMIT_SECONDS)
         if left:
             raise InfraError(
                 f"cluster {name}: processes {sorted(process.pid for process in left)} cannot be killed"

@@ -80,8 +80,56 @@ class Files(_message.Message):
     destination: str
     def __init__(self, digest: _Optional[str] = ..., kind: _Optional[_Union[Files.Kind, str]] = ..., destination: _Optional[str] = ...) -> None: ...
 
+class Demand(_message.Message):
+    __slots__ = ("cpus", "memory", "accelerators")
+    class AcceleratorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATORS_FIELD_NUMBER: _ClassVar[int]
+    cpus: float
+    memory: float
+    accelerators: _containers.ScalarMap[str, float]
+    def __init__(self, cpus: _Optional[float] = ..., memory: _Optional[float] = ..., accelerators: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ManagedTask(_message.Message):
+    __slots__ = ("job_id", "job_name", "task_id", "task_name", "user", "workspace", "attempt", "infra", "resources", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    INFRA_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    job_name: str
+    task_id: int
+    task_name: str
+    user: str
+    workspace: str
+    attempt: int
+    infra: str
+    resources: str
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, job_id: _Optional[int] = ..., job_name: _Optional[str] = ..., task_id: _Optional[int] = ..., task_name: _Optional[str] = ..., user: _Optional[str] = ..., workspace: _Optional[str] = ..., attempt: _Optional[int] = ..., infra: _Optional[str] = ..., resources: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class JobSpec(_message.Message):
-    __slots__ = ("name", "setup", "run", "envs", "secrets", "files", "grace_seconds")
+    __slots__ = ("name", "setup", "run", "envs", "secrets", "files", "grace_seconds", "demand", "managed", "flush_seconds")
     class EnvsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +151,9 @@ class JobSpec(_message.Message):
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    MANAGED_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     setup: str
     run: str
@@ -110,7 +161,10 @@ class JobSpec(_message.Message):
     secrets: _containers.ScalarMap[str, str]
     files: _containers.RepeatedCompositeFieldContainer[Files]
     grace_seconds: float
-    def __init__(self, name: _Optional[str] = ..., setup: _Optional[str] = ..., run: _Optional[str] = ..., envs: _Optional[_Mapping[str, str]] = ..., secrets: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[Files, _Mapping]]] = ..., grace_seconds: _Optional[float] = ...) -> None: ...
+    demand: Demand
+    managed: ManagedTask
+    flush_seconds: float
+    def __init__(self, name: _Optional[str] = ..., setup: _Optional[str] = ..., run: _Optional[str] = ..., envs: _Optional[_Mapping[str, str]] = ..., secrets: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[Files, _Mapping]]] = ..., grace_seconds: _Optional[float] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., managed: _Optional[_Union[ManagedTask, _Mapping]] = ..., flush_seconds: _Optional[float] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
     __slots__ = ("key", "owner", "job")
@@ -131,7 +185,7 @@ class SubmitResponse(_message.Message):
     def __init__(self, job_id: _Optional[int] = ..., created: bool = ...) -> None: ...
 
 class JobState(_message.Message):
-    __slots__ = ("job_id", "status", "exit_codes", "reason", "output", "submitted_at", "started_at", "ended_at", "log_size")
+    __slots__ = ("job_id", "status", "exit_codes", "reason", "output", "submitted_at", "started_at", "ended_at", "log_size", "name")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODES_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +195,7 @@ class JobState(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     LOG_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     status: JobStatus
     exit_codes: _containers.RepeatedScalarFieldContainer[int]
@@ -150,7 +205,8 @@ class JobState(_message.Message):
     started_at: float
     ended_at: float
     log_size: int
-    def __init__(self, job_id: _Optional[int] = ..., status: _Optional[_Union[JobStatus, str]] = ..., exit_codes: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., output: _Optional[str] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., log_size: _Optional[int] = ...) -> None: ...
+    name: str
+    def __init__(self, job_id: _Optional[int] = ..., status: _Optional[_Union[JobStatus, str]] = ..., exit_codes: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., output: _Optional[str] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., log_size: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -245,3 +301,101 @@ class PutBlobResponse(_message.Message):
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     received: int
     def __init__(self, received: _Optional[int] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("holder", "seconds")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    seconds: float
+    def __init__(self, holder: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class LeaseResponse(_message.Message):
+    __slots__ = ("left",)
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    left: float
+    def __init__(self, left: _Optional[float] = ...) -> None: ...
+
+class NodeHealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("index", "model", "taken")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    model: str
+    taken: float
+    def __init__(self, index: _Optional[int] = ..., model: _Optional[str] = ..., taken: _Optional[float] = ...) -> None: ...
+
+class NodeHealth(_message.Message):
+    __slots__ = ("rank", "alive", "boot_id", "uptime", "cpus", "cpus_taken", "memory", "memory_taken", "load", "disk_free", "devices")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CPUS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    alive: bool
+    boot_id: str
+    uptime: float
+    cpus: float
+    cpus_taken: float
+    memory: float
+    memory_taken: float
+    load: float
+    disk_free: int
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    def __init__(self, rank: _Optional[int] = ..., alive: bool = ..., boot_id: _Optional[str] = ..., uptime: _Optional[float] = ..., cpus: _Optional[float] = ..., cpus_taken: _Optional[float] = ..., memory: _Optional[float] = ..., memory_taken: _Optional[float] = ..., load: _Optional[float] = ..., disk_free: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ...) -> None: ...
+
+class AutostopState(_message.Message):
+    __slots__ = ("set", "idle_minutes", "down", "wait_for", "idle_seconds", "autostopping")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AUTOSTOPPING_FIELD_NUMBER: _ClassVar[int]
+    set: bool
+    idle_minutes: int
+    down: bool
+    wait_for: str
+    idle_seconds: float
+    autostopping: bool
+    def __init__(self, set: bool = ..., idle_minutes: _Optional[int] = ..., down: bool = ..., wait_for: _Optional[str] = ..., idle_seconds: _Optional[float] = ..., autostopping: bool = ...) -> None: ...
+
+class NodeHealthResponse(_message.Message):
+    __slots__ = ("nodes", "autostop", "lease_left")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    AUTOSTOP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeHealth]
+    autostop: AutostopState
+    lease_left: float
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeHealth, _Mapping]]] = ..., autostop: _Optional[_Union[AutostopState, _Mapping]] = ..., lease_left: _Optional[float] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("all", "before", "limit")
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    before: int
+    limit: int
+    def __init__(self, all: bool = ..., before: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ("jobs", "more")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobState]
+    more: bool
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobState, _Mapping]]] = ..., more: bool = ...) -> None: ...

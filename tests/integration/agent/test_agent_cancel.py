@@ -1,19 +1,60 @@
-"""Cancelling: for real, and CANCELLED only when nothing is left."""
+"""Cancelling: for real, and CANCELLED only when nothing is left. With control groups, and once more without."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import shlex
 import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent import cgroup, processes
 from airflow_provider.runtime.client import JobStatus
+from airflow_provider.runtime.infra import local
+from airflow_provider.runtime.infra.base import ClusterHandle
+from airflow_provider.runtime.infra.local import LocalInfra
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire import rpcs
-from tests.integration.clusters import OWNER, Cluster
+from tests.integration.clusters import OWNER, Cluster, assert_gone, eventually, quiet
+
+pytestmark = pytest.mark.usefixtures("way")  # named, so that each test runs both ways
+
+
+@pytest.fixture(scope="module", params=["groups", "markers"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How agents know what belongs to a job."""
+    way: str = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cgroup.SWITCH, "on" if way == "groups" else "off")
+        patch.setattr(local, "_PASSED", local._PASSED | {cgroup.SWITCH})
+        if way == "groups":
+            probe = cgroup.create(f"probe:{os.getpid()}")
+            if probe is None:
+                pytest.skip(
+                    f"no control groups (version 2) that this user may write: {cgroup.find_hierarchy()}"
+                )
+            probe.remove()
+        yield way
+
+
+@pytest.fixture(scope="module")
+def shared(
+    way: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalInfra, Path, ClusterHandle]]:
+    """A cluster for all tests of a module that only run jobs on it, of either way."""
+    root = tmp_path_factory.mktemp(way) / "clusters"
+    infra = LocalInfra(root)
+    handle = asyncio.run(infra.provision("c1", quiet))
+    yield infra, root, handle
+    asyncio.run(infra.tear_down(handle.name))
+    assert_gone(root, handle.name)
+    assert cgroup.of_cluster(str(root / "c1")) == [], "control groups of jobs are left"
+
 
 STUBBORN = "trap '' TERM; (setsid bash -c \"trap '' TERM; while :; do sleep 100; done\" &); echo ready; while :; do sleep 100; done"
 
@@ -148,3 +189,74 @@ async def test_a_storm_of_forks_is_ended(cluster: Cluster) -> None:
     )
     assert (await cluster.client.cancel(job_id, OWNER, limit=60)).status is JobStatus.CANCELLED
     assert job_processes(cluster, job_id) == set()
+
+
+# Workers that ignore SIGTERM, in a session each, as distributed launchers start them; a daemon of each.
+TREE = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for rank in range(2):
+    subprocess.Popen([sys.executable, "-c", (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "os.fork() or (os.setsid(), os.fork() and os._exit(0)); time.sleep(600)"
+    )], start_new_session=True, env={} if rank else None)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+async def test_k12_nothing_of_a_tree_of_workers_survives(cluster: Cluster) -> None:
+    before = set(processes.process_table())
+    job_id = await cluster.start(
+        "setsid sleep 600 & (sleep 600 & ); bash -c 'trap \"\" TERM; sleep 600' &\n"
+        f"{sys.executable} -c {shlex.quote(TREE)}",
+        grace_seconds=0.3,
+    )
+    driver = cluster.driver_pid(job_id)
+    started = {pid for pid in processes.process_table() if pid not in before and _descends(pid, driver)}
+    assert len(started) >= 7
+    assert (await cluster.client.cancel(job_id, OWNER, limit=60)).status is JobStatus.CANCELLED
+    assert started & set(processes.process_table()) <= {driver}
+    assert job_processes(cluster, job_id) == set()
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    table = processes.process_table()
+    while pid in table and pid != ancestor:
+        pid = table[pid].parent
+    return pid == ancestor
+
+
+async def test_k12_what_a_killed_driver_left_is_found(cluster: Cluster, way: str) -> None:
+    # Without control groups, a process without parent and environment is nobody's.
+    clear = "env -i" if way == "groups" else ""
+    job_id = await cluster.start(f"(setsid {clear} /bin/sleep 600 & echo $! > pid); echo ready; sleep 600")
+    stray = int((cluster.job_directory(job_id).path / "home" / "sky_workdir" / "pid").read_text())
+    os.kill(cluster.driver_pid(job_id), signal.SIGKILL)
+    end = (await cluster.follow_to_end(job_id)).end
+    assert end.status is JobStatus.FAILED_DRIVER
+    assert stray not in processes.process_table()
+    assert cgroup.find(cluster.job_directory(job_id).order().marker) is None
+
+
+async def test_k38_of_many_jobs_only_the_cancelled_ones_are_cancelled(cluster: Cluster) -> None:
+    jobs = [await cluster.submit(f"echo {n}; sleep 0.2; echo done", grace_seconds=0.2) for n in range(12)]
+    cancelled = jobs[::3]
+    for job_id in cancelled:
+        # While others start, run and end.
+        await cluster.client.cancel(job_id, OWNER, limit=60)
+    ends = {job_id: (await cluster.follow_to_end(job_id)).end.status for job_id in jobs}
+    for job_id in jobs:
+        if job_id in cancelled:
+            assert ends[job_id] in (JobStatus.CANCELLED, JobStatus.SUCCEEDED), "it may have been faster"
+        else:
+            assert ends[job_id] is JobStatus.SUCCEEDED
+    assert ends[jobs[0]] is JobStatus.CANCELLED
+
+
+async def test_a_job_has_a_group_only_while_it_lives(cluster: Cluster, way: str) -> None:
+    job_id = await cluster.start("echo ready; sleep 600")
+    marker = cluster.job_directory(job_id).order().marker
+    assert (cgroup.find(marker) is not None) == (way == "groups")
+    await cluster.client.cancel(job_id, OWNER, limit=60)
+    await eventually(lambda: cgroup.find(marker) is None, "the group to go")

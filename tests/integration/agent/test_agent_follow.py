@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from airflow_provider.runtime.agent import service
+from airflow_provider.runtime.agent.services import follow as follow_service
 from airflow_provider.runtime.client import JobStatus, LinkLost, LogBytes, RequestRefused
 from tests.integration.clusters import OWNER, Cluster, Seen, eventually, exited
 
@@ -140,7 +140,7 @@ async def test_a_job_that_removes_its_whole_directory_still_ends(cluster: Cluste
     seen = await cluster.run('echo one; rm -rf "${HOME%/home}"; exit 3')
     assert seen.end.status is JobStatus.FAILED_DRIVER
     state = await cluster.client.status(seen.end.job_id)
-    assert (state.status, state.log_size) == (JobStatus.FAILED_DRIVER, 0)
+    assert (state.status, state.log_size) == (JobStatus.FAILED_DRIVER, len("one\n"))
     assert (await cluster.follow_to_end(seen.end.job_id)).end.status is JobStatus.FAILED_DRIVER
 
 
@@ -153,7 +153,7 @@ async def test_a_quiet_job_gives_signs_of_life(cluster: Cluster) -> None:
         if seen.heartbeats:
             break
     await stream.close()
-    assert service._HEARTBEAT_SECONDS < 5
+    assert follow_service._HEARTBEAT_SECONDS < 5
 
 
 async def test_raw_bytes_and_split_characters_arrive_as_they_are(cluster: Cluster) -> None:

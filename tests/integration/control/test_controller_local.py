@@ -334,7 +334,7 @@ async def test_a_crash_after_any_transition_is_made_good(lab: Lab) -> None:
     """One run has eight transitions: launch, cluster, provisioned, submitted, started, ended, gone, torn down."""
 
     async def crash_after(k: int) -> None:
-        record = lab.intend(f"echo {k}-$TASK_ATTEMPT >> $EFFECTS; echo hello from {k}")
+        record = lab.intend(f"echo {k}-$TASK_ATTEMPT >> $EFFECTS; echo hello from {k}; sleep 0.5")
         with pytest.raises(Died):
             await lab.controller(record, store=DyingStore(lab.store, k=k)).run()
         record = await asyncio.wait_for(lab.controller(lab.claim(record)).run(), 60)

@@ -16,9 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.drivers import start_driver
+import airflow_provider
+from airflow_provider.runtime.agent import cgroup, processes
 from airflow_provider.runtime.agent.jobdir import FileOrder, JobDirectory, Order, Report
+from airflow_provider.runtime.agent.sweep import end_job
+
+# The directory that holds the package; as the agent does, without site-packages.
+_IMPORT_ROOT = str(Path(airflow_provider.__file__).parents[1])
+_DRIVER = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from airflow_provider.runtime.agent.driver import main; {}main(sys.argv[2])"
+)
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -40,6 +48,28 @@ def marker() -> Iterator[str]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, "processes of the job are left"
+    group = cgroup.find(value)
+    if group is not None:
+        end_job(value, grace=0, limit=10)
+    assert group is None, "the control group of the job is left"
+
+
+def need_groups() -> None:
+    """Skip the test where no control groups can be had."""
+    group = cgroup.create(f"probe:{os.getpid()}")
+    if group is None:
+        pytest.skip(f"no control groups (version 2) that this user may write: {cgroup.find_hierarchy()}")
+    group.remove()
+
+
+@pytest.fixture(params=["groups", "markers"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with control groups, and once more without."""
+    way: str = request.param
+    monkeypatch.setenv(cgroup.SWITCH, "on" if way == "groups" else "off")
+    if way == "groups":
+        need_groups()
+    return way
 
 
 @pytest.fixture
@@ -63,6 +93,33 @@ def start(marker: str) -> Iterator[Start]:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def start_driver(directory: JobDirectory, cluster: str, before: str = "") -> int:
+    """Start the driver of a job in a session of its own, after some more Python code, and return its pidfd."""
+    with open(directory.driver_log, "ab") as errors:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-X",
+                "utf8",
+                "-I",
+                "-S",
+                "-c",
+                _DRIVER.format(before),
+                _IMPORT_ROOT,
+                str(directory.path),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, processes.CLUSTER_MARKER: cluster},
+        )
+    handle = os.pidfd_open(child.pid)
+    child.returncode = 0  # whoever has the pidfd collects it
+    return handle
 
 
 @dataclass
@@ -119,12 +176,24 @@ def start_job(tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> I
         variables: dict[str, str] | None = None,
         files: list[FileOrder] | None = None,
         grace: float = 5.0,
+        home: Path | None = None,
+        marker_suffix: str = "",
+        before: str = "",
+        **fields: object,
     ) -> DriverRun:
-        directory = JobDirectory(tmp_path / f"job{len(runs)}")
-        home = directory.path / "home"
-        order = Order(marker, setup, run, str(home), files or [], grace)
+        (tmp_path / "logs").mkdir(exist_ok=True)
+        directory = JobDirectory(tmp_path / f"job{len(runs)}", tmp_path / "logs" / f"{len(runs)}-a job")
+        order = Order(
+            marker + marker_suffix,
+            setup,
+            run,
+            str(home or directory.path / "home"),
+            files or [],
+            grace,
+            **fields,
+        )  # type: ignore[arg-type]
         directory.create(order, variables or {})
-        runs.append(DriverRun(directory, start_driver(directory, str(tmp_path))))
+        runs.append(DriverRun(directory, start_driver(directory, str(tmp_path), before)))
         return runs[-1]
 
     yield start

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider.runtime.agent import processes
 from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, FileOrder
-from tests.unit.agent.conftest import StartJob, python, wait_for
+from tests.unit.agent.conftest import StartJob, python, start_driver, wait_for
 
 
 def test_a_job_that_ends_with_0_has_succeeded(run_job: StartJob) -> None:
@@ -81,6 +81,21 @@ def test_a_failed_setup_keeps_the_run_from_starting(run_job: StartJob) -> None:
     assert (job.report.status, job.report.exit_codes) == ("FAILED_SETUP", (4,))
     assert job.report.reason == "setup failed with exit code 4"
     assert job.log == "setup\n"
+
+
+@pytest.mark.parametrize("end", ["exit 137", "kill -9 $$", "exit 255", "kill -TERM $$"])
+def test_i25_i62_a_setup_that_was_killed_has_failed(run_job: StartJob, end: str) -> None:
+    job = run_job("echo run", setup=end)
+    assert job.report.status == "FAILED_SETUP"
+    assert job.report.exit_codes[0] != 0
+    assert "run" not in job.log
+
+
+@pytest.mark.parametrize("end", ["exit 137", "kill -9 $$"])
+def test_i26_a_run_that_ends_with_137_is_told_in_words(run_job: StartJob, end: str) -> None:
+    report = run_job(end).report
+    assert (report.status, report.exit_codes) == ("FAILED", (137,))
+    assert "SIGKILL" in report.reason
 
 
 def test_setup_and_run_share_directory_and_variables_but_not_shell_state(run_job: StartJob) -> None:
@@ -165,6 +180,13 @@ def test_a_setup_that_removes_the_working_directory_is_told(run_job: StartJob) -
     job = run_job("echo run", setup='rm -rf "$PWD"')
     assert job.report.status == "FAILED_SETUP"
     assert "sky_workdir" in job.report.reason
+
+
+def test_k36_without_bash_the_job_has_failed_and_says_so(start_job: StartJob) -> None:
+    without = "from airflow_provider.runtime.agent import stages; stages._BASH = '/no/such/bash'; "
+    report = start_job("echo run", before=without).wait().report
+    assert report.status == "FAILED_SETUP"
+    assert report.reason == "cannot start bash: [Errno 2] No such file or directory: '/no/such/bash'"
 
 
 def test_raw_bytes_reach_the_log_as_they_are(run_job: StartJob) -> None:
@@ -283,86 +305,10 @@ def test_files_that_cannot_be_unpacked_fail_the_setup(run_job: StartJob, tmp_pat
     assert job.log == ""
 
 
-# ---- what is left at the end
-
-
-def test_processes_left_in_the_background_are_ended(run_job: StartJob) -> None:
-    job = run_job("sleep 100 & (setsid env -i /bin/sleep 100 &); trap '' TERM; exit 3", grace=0.1)
-    assert job.report.exit_codes == (3,)
-    assert processes.marked(processes.JOB_MARKER, job.directory.order().marker) == set()
-
-
-def test_a_program_that_copies_the_output_may_finish(run_job: StartJob) -> None:
-    job = run_job('exec > >(while read -r line; do sleep 0.02; echo "seen $line"; done); seq 5')
-    assert job.log.split("\n")[-2] == "seen 5"
-
-
-def test_output_written_by_such_a_program_counts(run_job: StartJob) -> None:
-    assert run_job('echo 7 > >(sleep 0.1; cat > "$TASK_OUTPUT_FILE")').report.output == "7\n"
-
-
-CHAINS = {
-    "bash": "f() { f & }; f; exit 0",
-    "python": python("import os\nwhile True:\n    if os.fork():\n        os._exit(0)"),
-}
-
-
-@pytest.mark.parametrize("program", CHAINS)
-def test_a_chain_of_processes_that_fork_and_exit_is_ended(run_job: StartJob, program: str) -> None:
-    job = run_job(CHAINS[program], grace=0.05)
-    assert job.report.status == "SUCCEEDED"
-    assert "could not be killed" not in job.log
-
-
-# ---- cancel
-
-
-def test_a_cancelled_job_is_gone_with_all_that_it_started(start_job: StartJob) -> None:
-    job = start_job("setsid sleep 100 & echo on; sleep 100")
-    job.wait_for_log("on")
-    job.send(signal.SIGTERM)
-    assert job.wait().report.status == "CANCELLED"
-    assert processes.marked(processes.JOB_MARKER, job.directory.order().marker) == set()
-
-
-def test_a_cancelled_job_may_clean_up(start_job: StartJob) -> None:
-    job = start_job("trap 'echo saved; exit 0' TERM; echo on; while :; do sleep 0.01; done")
-    job.wait_for_log("on")
-    job.send(signal.SIGTERM)
-    assert job.wait().report.status == "CANCELLED"
-    assert "saved\n" in job.log
-
-
-def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(start_job: StartJob) -> None:
-    job = start_job("trap '' TERM; echo on; while :; do sleep 100; done", grace=0.2)
-    job.wait_for_log("on")
-    job.send(signal.SIGTERM)
-    assert job.wait().report.status == "CANCELLED"
-
-
-def test_nothing_is_written_to_the_log_after_the_last_report(start_job: StartJob) -> None:
-    job = start_job("trap '' TERM; (trap '' TERM; while :; do echo x; done) & echo on; wait", grace=0.1)
-    job.wait_for_log("on")
-    job.send(signal.SIGTERM)
-    size = job.wait().directory.log_size()
-    os.sync()
-    assert job.directory.log_size() == size
-
-
-def test_a_cancel_during_setup_keeps_the_run_from_starting(start_job: StartJob) -> None:
-    job = start_job("echo run", setup="echo on; sleep 100")
-    job.wait_for_log("on")
-    job.send(signal.SIGTERM)
-    assert job.wait().report.status == "CANCELLED"
-    assert "run" not in job.log
-
-
 # ---- the driver itself
 
 
 def test_a_second_driver_of_a_job_does_nothing(start_job: StartJob, tmp_path: Path) -> None:
-    from airflow_provider.runtime.agent.drivers import start_driver
-
     job = start_job("echo once; read -t 100 < /dev/zero; sleep 100")
     job.wait_for_log("once")
     second = start_driver(job.directory, str(tmp_path))
@@ -373,8 +319,6 @@ def test_a_second_driver_of_a_job_does_nothing(start_job: StartJob, tmp_path: Pa
 
 
 def test_a_job_that_ran_is_not_run_again(run_job: StartJob, tmp_path: Path) -> None:
-    from airflow_provider.runtime.agent.drivers import start_driver
-
     job = run_job("echo once")
     again = start_driver(job.directory, str(tmp_path))
     os.waitid(os.P_PIDFD, again, os.WEXITED)

@@ -17,13 +17,13 @@ ORDER = Order("m", "set 'up", "run\n\udc80", "/home/x", [FileOrder("/a", "file",
 
 @pytest.fixture
 def directory(tmp_path: Path) -> JobDirectory:
-    directory = JobDirectory(tmp_path / "jobs" / "1")
+    directory = JobDirectory(tmp_path / "1", tmp_path / "1-a job")
     directory.create(ORDER, {"A": "ü\n\udcff"})
     return directory
 
 
 def test_the_driver_reads_what_the_agent_wrote(directory: JobDirectory) -> None:
-    assert directory.order() == ORDER
+    assert directory.order() == ORDER._replace(logs=str(directory.logs))
     assert directory.take_variables() == {"A": "ü\n\udcff"}
 
 
@@ -34,9 +34,22 @@ def test_variables_are_gone_once_taken(directory: JobDirectory) -> None:
 
 
 def test_nobody_else_can_read_any_of_it(directory: JobDirectory) -> None:
-    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
-    for path in directory.path.iterdir():
+    for folder in (directory.path, directory.logs, directory.tasks):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in (*directory.path.iterdir(), directory.log):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_an_order_of_an_earlier_version_has_the_defaults_of_what_it_lacks(directory: JobDirectory) -> None:
+    order = json.loads(directory.order_file.read_text())
+    for name in ("program", "devices", "flush_seconds", "logs"):
+        del order[name]
+    directory.order_file.write_text(json.dumps(order))
+    assert directory.order() == ORDER
+
+
+def test_without_a_log_directory_the_log_is_with_the_rest(tmp_path: Path) -> None:
+    assert JobDirectory(tmp_path).log == tmp_path / "run.log"
 
 
 def test_a_reader_sees_the_old_or_the_new_text_and_nothing_between(tmp_path: Path) -> None:

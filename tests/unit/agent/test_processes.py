@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +91,19 @@ def test_a_stopped_process_is_ended(start: Start, find) -> None:
     job = start("echo ready; kill -STOP $$; sleep 100")
     assert end(find, grace=0.1, limit=10) == set()
     assert job.wait(10) < 0
+
+
+def test_a_process_is_dead_when_its_last_thread_is() -> None:
+    code = (
+        "import ctypes, os, sys, threading;"
+        "threading.Thread(target=sys.stdin.read).start(); ctypes.CDLL(None).syscall(60, 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        wait_for(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes(), "the first thread to end")
+        now = processes.read_process(process.pid)
+        assert now is not None
+        processes._send(now, signal.SIGKILL)
+        wait_for(lambda: processes.read_process(process.pid) is None, "the others to end")
 
 
 def test_a_daemon_that_left_its_session_and_its_parent_is_ended(start: Start, find) -> None:

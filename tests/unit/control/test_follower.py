@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from airflow_provider.runtime.client.base import Heartbeat, JobState, LinkLost, LogBytes, Owner
 from airflow_provider.runtime.control import follower as module
+from airflow_provider.runtime.control import joblog
 from airflow_provider.runtime.control.follower import Follower
 from airflow_provider.runtime.errors import Superseded
-from tests.unit.control.scripted import BREAK, RUNNING, SUCCEEDED, Lines, ScriptedClient, until
+from tests.unit.control.scripted import (
+    BREAK,
+    RUNNING,
+    SUCCEEDED,
+    Lines,
+    ScriptedClient,
+    ScriptedStream,
+    until,
+)
 
 OWNER = Owner("try-1", 1)
 
@@ -152,6 +162,119 @@ async def test_a_reader_that_is_cancelled_finishes_the_line_in_hand(sink: Lines)
     assert follower.log.written == 4
     await _read(follower, client)
     assert sink.lines == ["one", "two"]
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joblog, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_SETTLE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_k71_a_line_that_stays_unfinished_is_seen_and_acknowledged_and_its_rest_comes_later(
+    sink: Lines,
+) -> None:
+    hold = asyncio.Event()
+    client = ScriptedClient([_log(0, b"START... "), hold, _log(9, b"done\nnext\n"), SUCCEEDED])
+    reading = asyncio.create_task(_read(Follower(1, sink), client))
+    await until(lambda: sink.lines == ["START... "])
+    await until(lambda: client.streams[0].acknowledged[-1:] == [9])
+    hold.set()
+    await reading
+    assert sink.lines == ["START... ", "done", "next"]
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_progress_bar_that_never_pauses_is_seen_now_and_then(sink: Lines) -> None:
+    class Bar(ScriptedClient):
+        async def follow(self, job_id: int, owner: Owner, *, offset: int | None) -> ScriptedStream:
+            return BarStream([])
+
+    class BarStream(ScriptedStream):
+        async def __aiter__(self) -> AsyncIterator[LogBytes | JobState | Heartbeat]:
+            while len(sink.lines) < 4:
+                yield _log(7 * self.taken, b"\r%06d" % self.taken)
+                self.taken += 1
+                await asyncio.sleep(0.002)
+            yield _log(7 * self.taken, b"\rready!\n")
+            yield SUCCEEDED
+
+    await asyncio.wait_for(_read(Follower(1, sink), Bar()), 20)
+    *states, last = sink.lines
+    assert last == "ready!"
+    numbers = [int(state) for state in states]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] > 4 * len(numbers)
+
+
+@pytest.fixture
+def _half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joblog, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_LISTEN_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("_half_a_second")
+async def test_while_the_link_is_broken_no_line_is_overdue(sink: Lines) -> None:
+    hold = asyncio.Event()
+    client = ScriptedClient(
+        [_log(0, b"one\nhal"), BREAK], [RUNNING, hold, Heartbeat(), _log(7, b"f\n"), SUCCEEDED]
+    )
+    follower = Follower(1, sink)
+    with pytest.raises(LinkLost):
+        await _read(follower, client)
+    await asyncio.sleep(0.6)
+    reading = asyncio.create_task(_read(follower, client))
+    await asyncio.sleep(0.1)
+    hold.set()
+    await reading
+    assert sink.lines == ["one", "half"]
+
+
+@pytest.mark.usefixtures("_half_a_second")
+async def test_while_the_task_log_is_slow_no_line_is_overdue(sink: Lines) -> None:
+    sink.gate.clear()
+    client = ScriptedClient([_log(0, b"one\nh"), _log(5, b"al"), _log(7, b"f\n"), SUCCEEDED])
+    reading = asyncio.create_task(_read(Follower(1, sink), client))
+    await sink.writing.wait()
+    await asyncio.sleep(0.6)
+    sink.gate.set()
+    await reading
+    assert sink.lines == ["one", "half"]
+
+
+@pytest.mark.usefixtures("_half_a_second")
+async def test_a_pause_of_the_whole_process_makes_no_line_overdue(sink: Lines) -> None:
+    hold = asyncio.Event()
+    client = ScriptedClient([_log(0, b"one\nhal"), hold, _log(7, b"f\n"), SUCCEEDED])
+    reading = asyncio.create_task(_read(Follower(1, sink), client))
+    await until(lambda: sink.lines == ["one"])
+    time.sleep(0.6)  # noqa: ASYNC251 - the event loop stands still
+    for _ in range(5):
+        await asyncio.sleep(0)  # what was due meanwhile is done before the network is read
+    hold.set()
+    await reading
+    assert sink.lines == ["one", "half"]
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_piece_of_a_line_in_hand_is_finished_when_the_reader_is_cancelled(sink: Lines) -> None:
+    hold = asyncio.Event()
+    client = ScriptedClient([_log(0, b"START"), hold], [_log(5, b" end\n"), SUCCEEDED])
+    sink.gate.clear()
+    follower = Follower(1, sink)
+    reading = asyncio.create_task(_read(follower, client))
+    await sink.writing.wait()
+    reading.cancel()
+    await asyncio.sleep(0.01)
+    assert not reading.done()
+    sink.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert follower.log.written == 5
+    await _read(follower, client)
+    assert client.offsets == [None, 5]
+    assert sink.lines == ["START", " end"]
 
 
 async def test_closing_half_way_closes_the_stream(sink: Lines) -> None:

@@ -103,7 +103,7 @@ class TestWhateverTheBytes:
         whole = text_of([data])
         if first._inside_line and lines != whole:
             # It begins inside a long line, of which but the newline is left; a new reader cannot know.
-            lines.remove("")
+            assert lines.pop(sum(record.count("\n") + 1 for record in before)) == ""
         assert lines == whole
 
     @given(data=BYTES)
@@ -172,12 +172,23 @@ def test_a_long_line_is_cut_between_characters(character: str, extra: int) -> No
     assert all(0 < len(piece.encode()) <= MAX_RECORD_BYTES for piece in pieces)
 
 
-def test_a_progress_bar_without_newlines_is_cut_between_its_states() -> None:
+@pytest.mark.parametrize("begin", ["", "\r"])
+@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
+def test_of_a_progress_bar_of_any_length_the_last_state_is_shown(begin: str, end: str) -> None:
     states = [f"{number:6d}/20000 |{'#' * 20}|" for number in range(20_000)]
-    shown = text_of(["\r".join(states).encode()])
-    assert set(shown) <= set(states)
-    assert shown[-1] == states[-1]
-    assert len(shown) > 5
+    data = (begin + "\r".join(states) + end).encode()
+    for size in (7, MAX_RECORD_BYTES, len(data)):
+        log = JobLog()
+        assert text_of(cut(data, size), log) == states[-1:]
+        assert list(log.last_lines) == states[-1:]
+
+
+def test_what_was_overwritten_counts_as_written() -> None:
+    log = JobLog()
+    assert list(log.feed(0, b"\r 10%" * 20_000)) == []
+    assert 0 <= 100_000 - (log.written or 0) < MAX_RECORD_BYTES
+    again = JobLog()
+    assert [*again.feed(log.written or 0, b" 10%"), *again.finish()] == [" 10%"]
 
 
 def test_a_failure_shows_the_last_twenty_lines_none_too_long() -> None:
@@ -218,8 +229,20 @@ MIB = b"x" * (1 << 20)
 
 @pytest.mark.parametrize(
     "pieces",
-    [[MIB] * 50, [MIB * 50], [b"x" * 100] * 50_000, [b"\n" * (1 << 18)] * 8],
-    ids=["a line that comes by the MiB", "at once", "by the 100 bytes", "millions of tiny lines"],
+    [
+        [MIB] * 50,
+        [MIB * 50],
+        [b"x" * 100] * 50_000,
+        [b"\n" * (1 << 18)] * 8,
+        [(b"y" * 65_535 + b"\r") * 16] * 20,
+    ],
+    ids=[
+        "a line that comes by the MiB",
+        "at once",
+        "by the 100 bytes",
+        "millions of tiny lines",
+        "a wide bar",
+    ],
 )
 def test_the_work_grows_with_the_size_of_the_log_and_no_faster(pieces: list[bytes]) -> None:
     log = JobLog()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.agent.placement import Device, Node
 from airflow_provider.runtime.infra import this_machine
 from airflow_provider.runtime.infra.base import NotFeasible
 from airflow_provider.runtime.infra.this_machine import choose_candidate
@@ -78,11 +79,10 @@ resources:
 
 
 def test_accelerators_are_counted_by_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        this_machine, "_gpu_models", lambda: ["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"]
-    )
+    two = Node(8, 64, (Device("0", "NVIDIA A100-SXM4-80GB"), Device("1", "NVIDIA A100-SXM4-80GB")))
+    monkeypatch.setattr(this_machine, "detect", lambda: two)
     assert choose_candidate(task(tmp_path, "resources: {accelerators: 'A100:2'}"))
     assert "A100:4 wanted" in refusal(task(tmp_path, "resources: {accelerators: 'A100:4'}"))
     assert "H100:1 wanted" in refusal(task(tmp_path, "resources: {accelerators: H100}"))
-    monkeypatch.setattr(this_machine, "_gpu_models", list)
+    monkeypatch.setattr(this_machine, "detect", lambda: Node(8, 64))
     assert "no NVIDIA GPU" in refusal(task(tmp_path, "resources: {accelerators: H100}"))

@@ -1,0 +1,365 @@
+"""The driver program by itself: run as a skylet runs it, with a stand-in for SkyPilot's job library."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_provider.runtime.client import JobRequest
+from airflow_provider.runtime.client.skylet_driver.output import IDLE_MARK, MARKER_LINE, Log
+from airflow_provider.runtime.client.skylet_program import program
+
+# The parts that the program uses, with a file for the database. DELAY is how long importing SkyPilot takes.
+JOB_LIB = """
+import enum, json, os, pathlib, time
+time.sleep(float(os.environ.get("DELAY", "0")))
+ROW = pathlib.Path.home() / "row.json"
+class JobStatus(enum.Enum):
+    PENDING, SETTING_UP, RUNNING, FAILED_DRIVER, SUCCEEDED, FAILED, FAILED_SETUP, CANCELLED = (
+        "PENDING", "SETTING_UP", "RUNNING", "FAILED_DRIVER", "SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED")
+    def is_terminal(self):
+        return self.value not in ("PENDING", "SETTING_UP", "RUNNING")
+def _row():
+    return json.loads(ROW.read_text())
+def _change(**fields):
+    row = _row()
+    row["told"].append(fields)
+    row.update(fields)
+    new = ROW.with_suffix(".new")
+    new.write_text(json.dumps(row))
+    new.rename(ROW)
+def get_status(job_id):
+    return JobStatus(_row()["status"])
+get_status_no_lock = get_status
+def set_status(job_id, status):
+    _change(status=status.value)
+_set_status_no_lock = set_status
+def set_job_started(job_id):
+    _change(status="RUNNING")
+def set_exit_codes(job_id, codes):
+    _change(exit_codes=codes)
+def update_job_metadata(job_id, updates):
+    _change(metadata=updates)
+def _get_lock_path(job_id):
+    return str(ROW) + ".lock"
+class scheduler:
+    def schedule_step():
+        pass
+"""
+FILELOCK = """
+import contextlib
+@contextlib.contextmanager
+def FileLock(path):
+    yield
+"""
+
+
+class Node:
+    """A home on which programs run as a skylet starts them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        library = home / "library"
+        (library / "sky" / "skylet").mkdir(parents=True)
+        (library / "sky" / "__init__.py").touch()
+        (library / "sky" / "skylet" / "__init__.py").touch()
+        (library / "sky" / "skylet" / "job_lib.py").write_text(JOB_LIB)
+        (library / "sky" / "skylet" / "autostop_lib.py").write_text("def set_last_active_time_to_now(): pass")
+        (library / "filelock.py").write_text(FILELOCK)
+        self.set_status("PENDING")
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def set_status(self, status: str) -> None:
+        (self.home / "row.json").write_text(json.dumps({"status": status, "told": []}))
+
+    def start(
+        self,
+        run: str,
+        *,
+        setup: str = "",
+        key: str = "key",
+        job_id: int = 1,
+        delay: float = 0,
+        **fields: object,
+    ) -> subprocess.Popen[bytes]:
+        """Start the program of a job."""
+        envs = fields.pop("envs", {})
+        text = program(
+            key=key,
+            marker=f"driver-test-{self.home}",
+            job_id=job_id,
+            log=str(self.home / f"log-{job_id}" / "run.log"),
+            metadata={"key": key},
+            job=JobRequest(name="j", setup=setup, run=run, envs=envs, secrets={}, grace_seconds=0.5),  # type: ignore[arg-type]
+            idle_seconds=float(str(fields.pop("idle_seconds", 30))),
+        )
+        file = self.home / f"program-{len(self.started)}"
+        file.write_text(text)
+        started = subprocess.Popen(
+            [sys.executable, "-u", str(file)],
+            cwd=self.home,
+            env={
+                "HOME": str(self.home),
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(self.home / "library"),
+                "DELAY": str(delay),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.started.append(started)
+        return started
+
+    def run(self, run: str, **fields: object) -> int:
+        """Run a program to its end and return its exit code."""
+        started = self.start(run, **fields)  # type: ignore[arg-type]
+        said = started.communicate(timeout=60)[0]
+        assert said == b"", said
+        return started.returncode
+
+    def log(self, job_id: int = 1) -> str:
+        file = self.home / f"log-{job_id}" / "run.log"
+        return file.read_bytes().decode() if file.exists() else ""
+
+    @property
+    def row(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.home / "row.json").read_text())
+        return found
+
+    @property
+    def end(self) -> dict[str, object]:
+        found: dict[str, object] = self.row["metadata"]["managed_jobs"]["end"]  # type: ignore[index, call-overload]
+        return found
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, f"waited for {what}; the log: {self.log()}"
+            time.sleep(0.01)
+
+    def below(self) -> list[psutil.Process]:
+        """Return the live processes of the jobs."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get("MANAGED_JOBS_JOB") == f"driver-test-{self.home}"
+                if marked and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    for started in node.started:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+    for process in node.below():
+        process.kill()
+
+
+def test_i1_62_statuses_codes_and_the_last_word_come_in_this_order(node: Node) -> None:
+    assert node.run("echo out; exit 3", setup="echo set") == 1
+    assert node.log() == f"{MARKER_LINE}set\nout\n"
+    end = node.end
+    assert [end[name] for name in ("status", "exit_codes", "reason", "log_size")] == [
+        "FAILED",
+        [3],
+        "run failed (exit code 3)",
+        8,
+    ]
+    told = node.row["told"]
+    assert isinstance(told, list)
+    assert [sorted(word) for word in told] == [
+        ["status"],
+        ["status"],
+        ["metadata"],
+        ["exit_codes"],
+        ["status"],
+    ]
+    assert [word["status"] for word in told if "status" in word] == ["SETTING_UP", "RUNNING", "FAILED"]
+    assert list((node.home / ".sky" / "managed_jobs").glob("job-*")) == []
+    assert not (node.home / "program-0").exists()
+
+
+@pytest.mark.parametrize(
+    ("setup", "run", "status", "codes", "reason"),
+    [
+        ("", "true", "SUCCEEDED", [0], ""),
+        ("", "exec true", "SUCCEEDED", [0], ""),
+        ("exit 137", "true", "FAILED_SETUP", [137], "setup failed (exit code 137)"),
+        ("kill -9 $$", "true", "FAILED_SETUP", [137], "setup was killed by signal 9 (exit code 137)"),
+        ("", "kill -TERM $$; sleep 9", "FAILED", [143], "run was killed by signal 15 (exit code 143)"),
+        ("", "exec no-such-program 2>&-", "FAILED", [127], "run failed (exit code 127)"),
+        (
+            "",
+            "echo '{' > $TASK_OUTPUT_FILE",
+            "FAILED",
+            [0],
+            "TASK_OUTPUT_FILE does not hold valid JSON: Expecting property name enclosed in double quotes: "
+            "line 2 column 1 (char 2)",
+        ),
+    ],
+)
+def test_i1_25_i1_62_only_zero_of_setup_and_run_is_a_success(
+    node: Node, setup: str, run: str, status: str, codes: list[int], reason: str
+) -> None:
+    assert node.run(run, setup=setup) == (status != "SUCCEEDED")
+    assert (node.row["status"], node.row["exit_codes"]) == (status, codes)
+    assert node.end["status"] == status
+    if sys.version_info >= (3, 11) or "JSON" not in reason:
+        assert node.end["reason"] == reason
+
+
+def test_i3_28_variables_are_literal_and_win_over_the_users_shell_files(node: Node) -> None:
+    (node.home / ".bashrc").write_text(
+        'echo noise; case $- in *i*) ;; *) return;; esac\nexport A=rc B=rc\nf() { echo "f: $1"; }\n'
+    )
+    node.run(
+        'f "$B"; printf "%s|" "$A" "$a_b" "${BASH_ENV-unset}"',
+        envs={"A": "$(id) `id` '\"\n", "a_b": "\N{SNOWMAN}"},
+    )
+    assert node.log() == f"{MARKER_LINE}f: rc\n$(id) `id` '\"\n|\N{SNOWMAN}|unset|\n"
+
+
+@pytest.mark.parametrize("text", ["exit 1", "exec true"])
+def test_shell_files_that_fail_do_not_fail_the_job(node: Node, text: str) -> None:
+    (node.home / ".bashrc").write_text(text)
+    assert node.run("echo runs") == 0
+    assert node.log() == (
+        f"{MARKER_LINE}[managed job] ~/.bashrc fails, hangs or starts another shell: the job runs without it\nruns\n"
+    )
+
+
+def test_a_job_starts_before_the_library_is_there(node: Node) -> None:
+    started = node.start("echo first; sleep 1000", delay=1000)
+    node.until(lambda: "first\n" in node.log(), "the first line")
+    assert node.row["status"] == "PENDING"
+    os.killpg(started.pid, signal.SIGTERM)
+    node.until(lambda: not node.below(), "the end of the job")
+
+
+def test_k12_a_cancel_ends_all_that_the_job_started_before_it_says_so(node: Node) -> None:
+    started = node.start(
+        "trap '' TERM; env -i setsid -f sh -c \"trap '' TERM; touch escaped; sleep 1000\"; "
+        "until [ -e escaped ]; do sleep 0.01; done; echo ready; sleep 1000"
+    )
+    node.until(lambda: "ready\n" in node.log() and node.row["status"] == "RUNNING", "the job")
+    runner = max(psutil.Process(started.pid).children(), key=lambda process: process.pid)
+    below = runner.children(recursive=True)
+    assert len(below) >= 3
+    node.set_status("CANCELLED")
+    os.killpg(started.pid, signal.SIGTERM)
+    node.until(lambda: "metadata" in node.row, "the last word")
+    assert not [process for process in below if process.is_running() and process.status() != "zombie"]
+    assert started.wait(20) == 1
+    assert node.row["status"] == "CANCELLED"
+
+
+def test_i1_9_a_late_success_does_not_overwrite_a_cancel(node: Node) -> None:
+    node.start("true", delay=0.5)
+    node.set_status("CANCELLED")
+    node.started[0].wait(30)
+    assert node.row["status"] == "CANCELLED"
+
+
+def test_a_program_that_is_told_to_end_by_no_cancel_is_no_cancelled_job(node: Node) -> None:
+    started = node.start("echo ready; sleep 1000")
+    node.until(lambda: "ready\n" in node.log() and node.row["status"] == "RUNNING", "the job")
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait(20) == 1
+    assert node.row["status"] == "FAILED_DRIVER"
+
+
+@pytest.mark.parametrize("victim", ["runner", "keeper"])
+def test_i1_6_whichever_half_dies_the_other_ends_the_job_and_says_so(node: Node, victim: str) -> None:
+    started = node.start("trap '' TERM; printf half; sleep 1000")
+    node.until(lambda: "half" in node.log() and node.row["status"] == "RUNNING", "the job")
+    (runner,) = psutil.Process(started.pid).children()
+    (runner if victim == "runner" else psutil.Process(started.pid)).kill()
+    node.until(lambda: node.row["status"] == "FAILED_DRIVER", "the verdict")
+    assert node.below() == []
+    assert node.log() == f"{MARKER_LINE}half\n"
+    started.wait(20)
+
+
+def test_i1_4_a_program_that_was_queued_twice_runs_once_and_both_say_the_same(node: Node) -> None:
+    first = node.start("echo one >> count; until [ -e go ]; do sleep 0.01; done")
+    node.until(lambda: (node.home / "sky_workdir" / "count").exists(), "the job")
+    second = node.start("echo one >> count")
+    node.set_status("PENDING")  # as QueueJob does
+    (node.home / "sky_workdir" / "go").touch()
+    assert (first.wait(20), second.wait(20)) == (0, 0)
+    assert node.run("echo one >> count") == 0
+    assert (node.home / "sky_workdir" / "count").read_text() == "one\n"
+    assert node.row["status"] == "SUCCEEDED"
+    assert node.log() == MARKER_LINE
+
+
+def test_i1_4_a_cancel_of_the_second_program_reaches_the_first(node: Node) -> None:
+    first = node.start("echo ready; sleep 1000")
+    node.until(lambda: "ready" in node.log(), "the job")
+    second = node.start("echo two")
+    node.until(lambda: not (node.home / "program-1").exists(), "the second program")
+    node.set_status("CANCELLED")
+    os.killpg(second.pid, signal.SIGTERM)
+    assert (first.wait(20), second.wait(20)) == (1, 1)
+    assert node.below() == []
+
+
+def test_i1_5_the_same_key_under_another_id_does_not_run(node: Node) -> None:
+    assert node.run("echo one >> count") == 0
+    node.set_status("PENDING")
+    assert node.run("echo one >> count", job_id=2) == 1
+    assert node.end["reason"] == "the same was submitted as job 1, which has run"
+    assert (node.home / "sky_workdir" / "count").read_text() == "one\n"
+
+
+def test_a_quiet_job_marks_its_log_at_the_begin_of_lines_only(node: Node) -> None:
+    started = node.start(
+        "echo a; until [ -e go ]; do sleep 0.01; done; printf b; sleep 0.5", idle_seconds=0.1
+    )
+    node.until(lambda: IDLE_MARK in node.log(), "an idle mark")
+    (node.home / "sky_workdir" / "go").touch()
+    assert started.wait(20) == 0
+    log = node.log()
+    assert log.replace(IDLE_MARK + "\r", "") == f"{MARKER_LINE}a\nb\n"
+    assert f"b{IDLE_MARK}" not in log
+    assert node.end["log_size"] == len("a\nb\n")
+
+
+def test_a_log_is_valid_text_however_its_bytes_arrive(tmp_path: Path) -> None:
+    data = "a\r\r\nb\rc \N{SNOWMAN}\n".encode() + b"\xff\xfe\r\n" + "\N{SNOWMAN}".encode()[:2]
+    for size in range(1, len(data) + 1):
+        log = Log(tmp_path / str(size))
+        for begin in range(0, len(data), size):
+            log.feed(data[begin : begin + size])
+        log.finish()
+        text = (tmp_path / str(size)).read_bytes().decode()
+        assert (
+            text
+            == f"{MARKER_LINE}a\nb\rc \N{SNOWMAN}\n\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}\n\N{REPLACEMENT CHARACTER}\n"
+        )
+        assert log.size == len(text.encode()) - len(MARKER_LINE)
+
+
+def test_i1_61_a_full_disk_costs_the_log_and_says_so(tmp_path: Path) -> None:
+    log = Log(Path("/dev/full"))
+    log.feed(b"lost\n")
+    log.finish()
+    assert log.lost == len(MARKER_LINE) + len("lost\n")
+    assert log.size == 0
