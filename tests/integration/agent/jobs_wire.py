@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
 import pytest
@@ -29,6 +29,9 @@ def report(**said):
     os.replace(path + ".part", path)
 """
 """What a program begins with that reports more than its exit code."""
+
+
+Stream: TypeAlias = "grpc.aio.UnaryStreamCall[pb.TailLogsRequest, pb.TailLogsResponse]"
 
 
 class Tail(NamedTuple):
@@ -125,7 +128,7 @@ class Wire:
 
     def tailing(
         self, job_id: int | None = None, *, follow: bool = True, tail: int = 0, tail_offset: int = 0
-    ) -> grpc.aio.UnaryStreamCall[pb.TailLogsRequest, pb.TailLogsResponse]:
+    ) -> Stream:
         request = pb.TailLogsRequest(job_id=job_id, follow=follow, tail=tail, tail_offset=tail_offset)
         return rpcs.TAIL_LOGS.download(self.channel)(request)
 
@@ -136,26 +139,33 @@ class Wire:
         return await read(self.tailing(job_id, follow=follow, tail=tail, tail_offset=tail_offset))
 
 
-async def read(stream: AsyncIterator[pb.TailLogsResponse], seconds: float = 60.0) -> Tail:
+async def read(stream: Stream, seconds: float = 60.0) -> Tail:
     """Read TailLogs to its end, and check that the exit code comes alone and last."""
-    messages = await asyncio.wait_for(_collect(stream), seconds)
-    *texts, last = messages
+    *texts, last = await messages(stream, seconds)
     assert last.log_line == ""
     assert all(message.log_line and not message.exit_code for message in texts)
     return Tail("".join(message.log_line for message in texts), last.exit_code)
 
 
-async def _collect(stream: AsyncIterator[pb.TailLogsResponse]) -> list[pb.TailLogsResponse]:
-    return [message async for message in stream]
+async def messages(stream: Stream, seconds: float = 60.0) -> list[pb.TailLogsResponse]:
+    """Read TailLogs to its end."""
+
+    async def collect() -> list[pb.TailLogsResponse]:
+        found = []
+        while isinstance(message := await stream.read(), pb.TailLogsResponse):
+            found.append(message)
+        return found
+
+    return await asyncio.wait_for(collect(), seconds)
 
 
-async def read_until(stream: AsyncIterator[pb.TailLogsResponse], text: str, seconds: float = 20.0) -> str:
+async def read_until(stream: Stream, text: str, seconds: float = 20.0) -> str:
     """Read TailLogs until its text ends with ``text``; return all of it."""
     seen = ""
 
     async def look() -> None:
         nonlocal seen
-        async for message in stream:
+        while isinstance(message := await stream.read(), pb.TailLogsResponse):
             seen += message.log_line
             if seen.endswith(text):
                 return

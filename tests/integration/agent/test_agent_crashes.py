@@ -88,6 +88,21 @@ async def test_when_both_die_the_next_agent_ends_what_is_left(cluster: Cluster) 
     assert processes.marked(processes.JOB_MARKER, cluster.job_directory(job_id).order().marker) == set()
 
 
+async def test_what_ran_before_a_boot_has_failed_and_says_why(cluster: Cluster) -> None:
+    job_id = await cluster.start("echo ready; sleep 100")
+    await cluster.kill_agent()
+    os.kill(cluster.driver_pid(job_id), signal.SIGKILL)
+    table = sqlite3.connect(cluster.directory / "agent" / "jobs.db")
+    table.execute("UPDATE jobs SET boot_id = 'the boot before'")
+    table.commit()
+    table.close()
+    await cluster.restart_agent()
+    end = (await cluster.follow_to_end(job_id)).end
+    assert end.status is JobStatus.FAILED_DRIVER
+    assert end.reason == "the machine was booted again while the job ran"
+    assert (await cluster.run("echo next")).text == "next\n"
+
+
 async def test_an_orphaned_job_does_not_hold_up_the_next_agent(cluster: Cluster) -> None:
     job_id = await cluster.start("trap '' TERM; echo ready; while :; do sleep 100; done", grace_seconds=600.0)
     await cluster.kill_agent()
@@ -192,7 +207,7 @@ async def test_a_job_table_that_is_none_is_told(cluster: Cluster) -> None:
     await cluster.kill_agent()
     for path in (cluster.directory / "agent").glob("jobs.db*"):
         path.write_bytes(b"not a database, but long enough to look like one" * 100)
-    with pytest.raises(InfraError, match="did not start: DamagedTable: .* move it away"):
+    with pytest.raises(InfraError, match=r"did not start: DamagedTable: .* move it away"):
         await cluster.infra.restart_agent(cluster.handle)
 
 

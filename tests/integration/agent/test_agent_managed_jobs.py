@@ -122,7 +122,7 @@ def job_id() -> int:
     return next(_ids)
 
 
-async def test_i51_the_log_of_a_chain_is_that_of_its_tasks_in_their_order(
+async def test_i1_51_the_log_of_a_chain_is_that_of_its_tasks_in_their_order(
     managed: Managed, job_id: int
 ) -> None:
     await managed.submit("echo first", job_id, 0)

@@ -59,20 +59,20 @@ async def test_k98_the_output_of_a_failed_setup_is_in_the_log(cluster: Cluster) 
     assert seen.text == "no such wheel\n"
 
 
-async def test_i25_a_setup_that_was_killed_for_want_of_memory_has_failed(cluster: Cluster) -> None:
+async def test_i1_25_a_setup_that_was_killed_for_want_of_memory_has_failed(cluster: Cluster) -> None:
     seen = await cluster.run("echo run", setup="kill -9 $$")
     assert (seen.end.status, seen.end.exit_codes) == (JobStatus.FAILED_SETUP, (137,))
     assert "run" not in seen.text
 
 
-async def test_i26_a_run_that_was_killed_is_told_with_its_reason(cluster: Cluster) -> None:
+async def test_i1_26_a_run_that_was_killed_is_told_with_its_reason(cluster: Cluster) -> None:
     seen = await cluster.run("printf 'last words'; kill -9 $$")
     assert (seen.end.status, seen.end.exit_codes) == (JobStatus.FAILED, (137,))
     assert seen.end.reason == "run was killed by SIGKILL (exit code 137)"
     assert seen.text == "last words"
 
 
-async def test_i28_nothing_with_a_secret_is_on_disk_while_the_job_runs(cluster: Cluster) -> None:
+async def test_i1_28_nothing_with_a_secret_is_on_disk_while_the_job_runs(cluster: Cluster) -> None:
     job_id = await cluster.start("echo ready; sleep 100", setup="true", secrets={"TOKEN": "s3cret-i28"})
     found = await asyncio.create_subprocess_exec(
         "grep", "-rl", "s3cret-i28", str(cluster.directory), stdout=asyncio.subprocess.PIPE
@@ -97,7 +97,7 @@ until [ -e rclone.pid ]; do sleep 0.01; done
 """
 
 
-async def test_i27_a_job_lasts_until_its_uploads_are_done(cluster: Cluster) -> None:
+async def test_i1_27_a_job_lasts_until_its_uploads_are_done(cluster: Cluster) -> None:
     job_id = await cluster.submit("exec true", setup=FAKE_RCLONE)
     await cluster.until_log(job_id, "waiting for uploads of ")
     assert (await cluster.client.status(job_id)).status is JobStatus.RUNNING
@@ -107,7 +107,7 @@ async def test_i27_a_job_lasts_until_its_uploads_are_done(cluster: Cluster) -> N
     assert seen.text.endswith("all uploads are done\n")
 
 
-async def test_i27_an_upload_that_is_lost_fails_the_job(cluster: Cluster) -> None:
+async def test_i1_27_an_upload_that_is_lost_fails_the_job(cluster: Cluster) -> None:
     job_id = await cluster.submit("true", setup=FAKE_RCLONE)
     await cluster.until_log(job_id, "waiting for uploads of ")
     workdir = cluster.job_directory(job_id).path / "home" / "sky_workdir"
@@ -223,3 +223,14 @@ async def test_k36_a_job_whose_directory_is_no_more_has_failed(cluster: Cluster)
 
 async def _terminal(cluster: Cluster, job_id: int) -> JobState:
     return (await cluster.follow_to_end(job_id)).end
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139), ("exec false", 1)]
+)
+async def test_k13_a_rank_that_fails_fails_the_job_with_its_code_and_leaves_nothing(
+    cluster: Cluster, end: str, code: int
+) -> None:
+    seen = await cluster.run(f"setsid sleep 1000 & {end}", grace_seconds=0.2)
+    assert (seen.end.status, seen.end.exit_codes) == (JobStatus.FAILED, (code,))
+    assert not [line for _, line in cluster.programs() if "sleep 1000" in line]

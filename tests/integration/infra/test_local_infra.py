@@ -236,7 +236,7 @@ async def test_processes_of_a_cluster_whose_directory_was_deleted_are_ended_too(
     assert_gone(cluster.root, "c1")
 
 
-async def test_tearing_down_ends_all_and_may_be_repeated(cluster: Cluster) -> None:
+async def test_k22_tearing_down_ends_all_and_may_be_repeated(cluster: Cluster) -> None:
     await cluster.start(STUBBORN, grace_seconds=60.0)
     await asyncio.gather(*(cluster.infra.tear_down("c1") for _ in range(3)))
     assert_gone(cluster.root, "c1")

@@ -84,7 +84,7 @@ def test_a_failed_setup_keeps_the_run_from_starting(run_job: StartJob) -> None:
 
 
 @pytest.mark.parametrize("end", ["exit 137", "kill -9 $$", "exit 255", "kill -TERM $$"])
-def test_i25_i62_a_setup_that_was_killed_has_failed(run_job: StartJob, end: str) -> None:
+def test_i1_25_i1_62_a_setup_that_was_killed_has_failed(run_job: StartJob, end: str) -> None:
     job = run_job("echo run", setup=end)
     assert job.report.status == "FAILED_SETUP"
     assert job.report.exit_codes[0] != 0
@@ -92,7 +92,7 @@ def test_i25_i62_a_setup_that_was_killed_has_failed(run_job: StartJob, end: str)
 
 
 @pytest.mark.parametrize("end", ["exit 137", "kill -9 $$"])
-def test_i26_a_run_that_ends_with_137_is_told_in_words(run_job: StartJob, end: str) -> None:
+def test_i1_26_a_run_that_ends_with_137_is_told_in_words(run_job: StartJob, end: str) -> None:
     report = run_job(end).report
     assert (report.status, report.exit_codes) == ("FAILED", (137,))
     assert "SIGKILL" in report.reason

@@ -102,7 +102,7 @@ until [ -e rclone.pid ]; do sleep 0.01; done
 
 
 @pytest.mark.parametrize("end", ["exit 0", "exec true"])
-def test_i27_uploads_are_waited_for_whatever_way_the_script_ends(start_job: StartJob, end: str) -> None:
+def test_i1_27_uploads_are_waited_for_whatever_way_the_script_ends(start_job: StartJob, end: str) -> None:
     job = start_job(f"echo run; {end}", setup=RCLONE)
     job.wait_for_log("[managed job] waiting for uploads of ")
     assert job.report.status == "RUNNING"
@@ -112,27 +112,27 @@ def test_i27_uploads_are_waited_for_whatever_way_the_script_ends(start_job: Star
 
 
 @pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
-def test_i27_a_job_that_fails_waits_too_and_keeps_its_code(start_job: StartJob, end: str, code: int) -> None:
+def test_i1_27_a_job_that_fails_waits_too_and_keeps_its_code(start_job: StartJob, end: str, code: int) -> None:
     job = start_job(f"touch uploaded; {end}", setup=RCLONE).wait()
     assert (job.report.status, job.report.exit_codes) == ("FAILED", (code,))
     assert "[managed job] all uploads are done\n" in job.log
     assert "upload" not in job.report.reason
 
 
-def test_i27_uploads_that_do_not_end_fail_the_job(run_job: StartJob) -> None:
+def test_i1_27_uploads_that_do_not_end_fail_the_job(run_job: StartJob) -> None:
     job = run_job("echo run", setup=RCLONE, flush_seconds=1.5)
     assert (job.report.status, job.report.exit_codes) == ("FAILED", (0,))
     assert "run ended with exit code 0, but uploads did not end within 1.5 s" in job.report.reason
     assert ".sky/rclone_log/data.log (1 file(s) left)" in job.report.reason
 
 
-def test_i27_both_failures_are_told(run_job: StartJob) -> None:
+def test_i1_27_both_failures_are_told(run_job: StartJob) -> None:
     report = run_job("exit 7", setup=RCLONE, flush_seconds=1.2).report
     assert (report.status, report.exit_codes) == ("FAILED", (7,))
     assert report.reason.startswith("run failed with exit code 7; uploads did not end within 1.2 s")
 
 
-def test_a_mount_that_dies_before_its_uploads_fails_the_job(start_job: StartJob) -> None:
+def test_i1_27_a_mount_that_dies_before_its_uploads_fails_the_job(start_job: StartJob) -> None:
     job = start_job("echo run", setup=RCLONE)
     job.wait_for_log("waiting for uploads")
     os.kill(int((job.directory.path / "home" / "sky_workdir" / "rclone.pid").read_text()), signal.SIGKILL)

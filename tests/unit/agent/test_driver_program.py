@@ -105,7 +105,7 @@ def test_a_program_that_says_success_and_ends_otherwise_has_failed(run: Start) -
 
 
 @pytest.mark.parametrize("codes", [[0, 1], [3, -3], [-9, 9]])
-def test_i62_codes_that_add_up_to_0_are_no_success(run: Start, codes: list[int]) -> None:
+def test_i1_62_codes_that_add_up_to_0_are_no_success(run: Start, codes: list[int]) -> None:
     report = run(f"report(status='SUCCEEDED', exit_codes={codes})").report
     assert (report.status, report.exit_codes) == ("FAILED", tuple(codes))
 

@@ -157,7 +157,7 @@ async def test_no_job_is_registered_when_none_is_asked_for(managed: ManagedJobs)
     assert await managed.ids() == []
 
 
-async def test_i52_primary_flags_are_those_of_the_tasks_not_of_the_jobs(managed: ManagedJobs) -> None:
+async def test_i1_52_primary_flags_are_those_of_the_tasks_not_of_the_jobs(managed: ManagedJobs) -> None:
     (first, second) = await managed.register(
         registration(tasks=3, num_jobs=2, is_primary_in_job_groups=[True, False])
     )
@@ -224,7 +224,7 @@ async def test_a_registered_job_has_no_other_tasks(managed: ManagedJobs, jobs: S
         managed.accepted(jobs.table, jobs.add(), spec(job_id, 1))
 
 
-async def test_i64_a_cancel_ends_what_waits_at_once_with_its_end_time(managed: ManagedJobs) -> None:
+async def test_i1_64_a_cancel_ends_what_waits_at_once_with_its_end_time(managed: ManagedJobs) -> None:
     (job_id, other) = await managed.register(registration(num_jobs=2))
     before = time.time()
     cancelled = await managed.cancel(Choice(job_ids=frozenset({job_id})), workspace="default")

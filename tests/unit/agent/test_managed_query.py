@@ -131,7 +131,7 @@ def test_a_page_holds_whole_jobs() -> None:
     assert ids(ask(tasks, page=Page(4, 2))) == []
 
 
-def test_i50_jobs_are_sorted_by_the_largest_value_of_their_tasks() -> None:
+def test_i1_50_jobs_are_sorted_by_the_largest_value_of_their_tasks() -> None:
     tasks = [task(1, 0, attempt=1), task(1, 1, attempt=9), task(2, attempt=5), task(3, attempt=1)]
     up = ask(tasks, order=Order("recovery_count", ascending=True))
     assert ids(up) == [(3, 0), (2, 0), (1, 0), (1, 1)]

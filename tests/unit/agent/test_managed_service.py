@@ -325,5 +325,5 @@ async def test_what_a_registration_gets_is_what_the_table_shows(service: Service
         (["CANCELLED", "PENDING"], 103),
     ],
 )
-def test_i63_a_chain_ends_as_its_failed_task_does_not_as_its_last(statuses: list[str], code: int) -> None:
+def test_i1_63_a_chain_ends_as_its_failed_task_does_not_as_its_last(statuses: list[str], code: int) -> None:
     assert exit_code(statuses) == code
