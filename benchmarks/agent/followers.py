@@ -19,8 +19,8 @@ from benchmarks.report import Figure, median, quantile
 from benchmarks.report import Peer as PeerValue
 
 _FOLLOWERS = 200
-_CALLS = 1500
-_EVERY_SECONDS = 0.01
+_CALLS = 3000
+_WARM_UP = 50
 _BUSY_BYTES = 50_000_000
 _PEER_PATIENCE = 10.0
 _MOST_PEER_FOLLOWERS = 64
@@ -63,27 +63,27 @@ async def idle_memory(ours: Ours, peer: Peer) -> list[Figure]:
 
 async def beside_followers(ours: Ours, peer: Peer) -> list[Figure]:
     """Ask for a job's status while 200 follow it in silence and one follows another that prints 50 MB/s."""
-    theirs_idle = await _latencies(lambda: peer.status(1), count=_CALLS // 3)
+    theirs_idle = await _latencies(lambda: peer.status(1))
     theirs, enough = await _starved(peer)
     idle = await ours.submit("echo ready; sleep 1000")
     await ours.until(idle, b"ready")
     connection = ours.connection()
     call = rpcs.GET_JOB_STATUS.unary(connection.channel)
     request = pb.GetJobStatusRequest(job_ids=[idle])
-    alone = await _latencies(lambda: call(request), count=_CALLS // 3)
+    alone = await _latencies(lambda: call(request))
     async with followers(ours.directory, idle, _FOLLOWERS):
         memory = _memory(ours)
-        silent = await _latencies(lambda: call(request), count=_CALLS // 3)
+        silent = await _latencies(lambda: call(request))
         busy = await ours.submit(_THROTTLED)
         async with followers(ours.directory, busy, 1) as reader:
-            beside = await _latencies(lambda: call(request), count=_CALLS)
+            beside = await _latencies(lambda: call(request))
         await ours.cancel(busy)
     await ours.cancel(idle)
     await connection.close()
     rate = reader.bytes_per_second / 1e6
     how = (
         f"{_FOLLOWERS} connections that are silent, one that reads {rate:.0f} MB/s; "
-        f"{_CALLS} calls in {_CALLS * _EVERY_SECONDS:.0f} s; agent, job, reader and caller share the cores"
+        f"{_CALLS} calls one after the other; agent, job, reader and caller share the cores"
     )
     return [
         Figure(
@@ -99,7 +99,7 @@ async def beside_followers(ours: Ours, peer: Peer) -> list[Figure]:
             median(alone),
             None,
             "ms",
-            "nothing else happens",
+            f"nothing else happens; {_CALLS} calls one after the other",
             PeerValue(median(theirs_idle)),
         ),
         Figure(
@@ -117,15 +117,12 @@ async def beside_followers(ours: Ours, peer: Peer) -> list[Figure]:
     ]
 
 
-async def _latencies(call: Callable[[], Awaitable[object]], *, count: int) -> list[float]:
-    """Return the milliseconds of calls that begin at even moments."""
-    for _ in range(20):
+async def _latencies(call: Callable[[], Awaitable[object]]) -> list[float]:
+    """Return the milliseconds of calls, one after the other."""
+    for _ in range(_WARM_UP):
         await call()
     found = []
-    due = time.perf_counter()
-    for _ in range(count):
-        due += _EVERY_SECONDS
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+    for _ in range(_CALLS):
         begin = time.perf_counter()
         await call()
         found.append((time.perf_counter() - begin) * 1000)

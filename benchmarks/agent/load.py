@@ -33,7 +33,7 @@ async def followers(directory: Path, job_id: int, count: int) -> AsyncIterator[F
             raise RuntimeError("the followers did not start")
         found = Followers()
         yield found
-        told, _ = await process.communicate()
+        told, _ = await process.communicate(b"")  # which closes its input
         found.bytes_per_second = float(told)
     finally:
         if process.returncode is None:

@@ -213,11 +213,12 @@ class Jobs:
 
         async def work() -> Job:
             async with self._adding:
-                known = await self._store.call(
-                    lambda table: table.added(new.name, new.username, new.run_timestamp)
-                )
-                if known is not None:
-                    return self._live[known.job_id]
+                if new.run_timestamp:  # without it, nothing tells a repeated call from another job
+                    known = await self._store.call(
+                        lambda table: table.added(new.name, new.username, new.run_timestamp)
+                    )
+                    if known is not None:
+                        return self._live[known.job_id]
                 job = self._hold(await self._add(new, demand))
                 self._background.spawn(self._expire(job))
                 self._on_change()

@@ -33,7 +33,7 @@ _SILENCE_SECONDS = 0.05
 _REDRAW_SECONDS = 0.5
 """A line that never pauses is shown as far as it is, and a progress bar anew, after so long."""
 
-_MARKER_SECONDS = 5.0
+_MARKER_SECONDS = 2.0
 """For so long a marker is waited for; a program that prints none is then shown from its first byte on."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from airflow_provider.runtime.wire import agent_pb2 as agent
 from airflow_provider.runtime.wire import autostop_pb2 as autostop
@@ -18,7 +18,7 @@ from airflow_provider.runtime.wire import managed_jobs_pb2 as managed_jobs
 from airflow_provider.runtime.wire import serve_pb2 as serve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import grpc.aio
 
@@ -27,6 +27,13 @@ PROTOCOL_VERSION = 1
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Stands for a request whose bytes are no message of its type: gRPC itself would answer UNKNOWN."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -250,10 +257,20 @@ def handlers(
     table = {
         rpc.name: _HANDLER_KINDS[rpc.client_streams, rpc.server_streams](
             getattr(implementation, rpc.method),
-            request_deserializer=rpc.request.FromString,
+            request_deserializer=rpc.request.FromString if rpc.client_streams else _reader(rpc.request),
             response_serializer=rpc.response.SerializeToString,
         )
         for rpc in rpcs
     }
     (service,) = {rpc.service for rpc in rpcs}
     return grpc.method_handlers_generic_handler(service, table)
+
+
+def _reader(request: type[Message]) -> Callable[[bytes], Message | Malformed]:
+    def read(data: bytes) -> Message | Malformed:
+        try:
+            return request.FromString(data)
+        except DecodeError as error:
+            return Malformed(str(error))
+
+    return read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 import statistics
@@ -24,6 +23,7 @@ from tests.integration.agent.jobs_wire import (
     Tail,
     Wire,
     finished,
+    messages,
     read,
     read_until,
 )
@@ -62,19 +62,17 @@ def watches(pid: int) -> int:
 
 
 class Steps:
-    """A program that does one step whenever the test says so."""
+    """A script that does one step whenever the test says so."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._made = 0
 
-    def program(self, *steps: str) -> str:
-        waits = (
-            f"while not os.path.exists({str(self._directory / f'go-{number}')!r}): time.sleep(0.01)"
-            for number in itertools.count()
+    def script(self, *steps: str) -> str:
+        waits = [f"until [ -e '{self._directory}/go-{n}' ]; do sleep 0.01; done" for n in range(len(steps))]
+        return "\n".join(f"{step}\n{wait}" for step, wait in zip(steps, waits, strict=True)).removesuffix(
+            waits[-1]
         )
-        lines = [line for step, wait in zip(steps, waits, strict=False) for line in (step, wait)]
-        return "import os, sys, time\n" + "\n".join(lines[:-1])
 
     def go(self) -> None:
         (self._directory / f"go-{self._made}").touch()
@@ -114,7 +112,7 @@ async def test_so_many_lines_before_so_many_at_the_end_are_shown(
 
 async def test_who_follows_from_the_last_lines_on_gets_all_that_comes(wire: Wire, tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    job_id = await wire.program(steps.program("print('a\\nb\\nc', flush=True)", "print('d')"))
+    job_id = await wire.cluster.submit(steps.script("printf 'a\\nb\\nc\\n'", "echo d"))
     await wire.cluster.until_log(job_id, "c\n")
     stream = wire.tailing(job_id, tail=1)
     assert await read_until(stream, "c\n") == "c\n"
@@ -124,9 +122,7 @@ async def test_who_follows_from_the_last_lines_on_gets_all_that_comes(wire: Wire
 
 async def test_a_reader_that_comes_again_sees_the_same_from_the_begin(wire: Wire, tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    job_id = await wire.program(
-        steps.program("print('a', flush=True)", "print('b', flush=True)", "print('c')")
-    )
+    job_id = await wire.cluster.submit(steps.script("echo a", "echo b", "echo c"))
     first = wire.tailing(job_id)
     assert await read_until(first, "a\n") == "a\n"
     first.cancel()
@@ -138,10 +134,7 @@ async def test_a_reader_that_comes_again_sees_the_same_from_the_begin(wire: Wire
 
 async def test_k71_a_quiet_job_is_followed_to_its_last_byte(wire: Wire, tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    program = steps.program(
-        "print('START', flush=True)", "print('MID', flush=True)", "sys.stdout.write('no-newline-end')"
-    )
-    job_id = await wire.program(program)
+    job_id = await wire.cluster.submit(steps.script("echo START", "echo MID", "printf no-newline-end"))
     stream = wire.tailing(job_id)
     await read_until(stream, "START\n", seconds=10)
     waiting = asyncio.ensure_future(stream.read())
@@ -157,9 +150,7 @@ async def test_k71_a_quiet_job_is_followed_to_its_last_byte(wire: Wire, tmp_path
 
 async def test_a_prompt_is_shown_before_its_line_ends(wire: Wire, tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    job_id = await wire.program(
-        steps.program("sys.stdout.write('Password: '); sys.stdout.flush()", "print('none')")
-    )
+    job_id = await wire.cluster.submit(steps.script("printf 'Password: '", "echo none"))
     stream = wire.tailing(job_id)
     assert await read_until(stream, "Password: ") == "Password: "
     steps.go()
@@ -183,25 +174,30 @@ async def test_of_a_progress_bar_the_last_state_is_shown(wire: Wire) -> None:
 
 
 async def test_a_progress_bar_that_moves_is_shown_now_and_then(wire: Wire) -> None:
-    program = (
-        "import sys, time\n"
-        "for n in range(151): sys.stdout.write(f'{n}%\\r'); sys.stdout.flush(); time.sleep(0.01)\n"
-        "print()"
-    )
-    job_id = await wire.program(program)
-    messages = [message async for message in wire.tailing(job_id) if message.log_line]
-    text = "".join(message.log_line for message in messages)
-    assert 1 <= len(messages) < 20
+    job_id = await wire.cluster.submit('for n in {0..150}; do printf "$n%%\\r"; sleep 0.01; done; echo')
+    pieces = [message.log_line for message in await messages(wire.tailing(job_id))]
+    text = "".join(pieces)
+    assert 1 <= len(pieces) < 20
     assert text.endswith("\r150%\n" + finished("SUCCEEDED")) or text == "150%\n" + finished("SUCCEEDED")
 
 
 async def test_k84_a_line_of_6_megabytes_comes_in_pieces(wire: Wire) -> None:
     size = 6 << 20
     job_id = await wire.program(f"print('ü' * {size // 2}, end='')")
-    messages = [message.log_line async for message in wire.tailing(job_id)]
-    assert max(map(len, messages)) <= 16 * 1024
-    assert "".join(messages) == "ü" * (size // 2) + "\n" + finished("SUCCEEDED")
-    assert (await wire.tail(job_id, follow=False, tail=1)).text == "".join(messages)
+    pieces = [message.log_line for message in await messages(wire.tailing(job_id))]
+    assert max(map(len, pieces)) <= 16 * 1024
+    assert "".join(pieces) == "ü" * (size // 2) + "\n" + finished("SUCCEEDED")
+    assert (await wire.tail(job_id, follow=False, tail=1)).text == "".join(pieces)
+
+
+async def test_what_a_program_of_skypilots_prints_before_its_marker_is_not_shown(wire: Wire) -> None:
+    marker = "Waiting for task resources on 1 node."
+    job_id = await wire.program(
+        f"import time\nprint('noise', flush=True); time.sleep(0.3)\nprint({marker!r})\nprint('x')"
+    )
+    for follow in (True, False):
+        shown = finished("SUCCEEDED", f"{marker}\nx\n")
+        assert await wire.tail(job_id, follow=follow) == Tail(shown, 0)
 
 
 async def test_bytes_that_are_no_text_do_not_stop_the_log(wire: Wire) -> None:
@@ -242,9 +238,9 @@ async def test_e4_an_unknown_job_is_told_in_words_and_with_102(wire: Wire, job_i
 
 
 async def test_e4_a_driver_that_dies_is_a_failure(wire: Wire) -> None:
-    job_id = await wire.running("print('up', flush=True)")
+    job_id = await wire.cluster.submit("echo ready; sleep 600")
     stream = wire.tailing(job_id)
-    await read_until(stream, "up\n")
+    await read_until(stream, "ready\n")
     os.kill(wire.cluster.driver_pid(job_id), 9)
     assert await read(stream) == Tail(finished("FAILED_DRIVER"), 100)
 
@@ -262,7 +258,7 @@ async def test_a_job_that_removes_its_log_still_ends(wire: Wire) -> None:
 @pytest.mark.own_cluster
 async def test_i1_02_200_followers_of_a_quiet_job_slow_nobody_down(wire: Wire, tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    job_id = await wire.program(steps.program("print('ready', flush=True)", "print('last')"))
+    job_id = await wire.cluster.submit(steps.script("echo ready", "echo last"))
     streams = [wire.tailing(job_id) for _ in range(200)]
     await asyncio.gather(*(read_until(stream, "ready\n") for stream in streams))
     pid = wire.cluster.agent_pid
@@ -289,14 +285,14 @@ def _cpu_seconds(pid: int) -> float:
 
 @pytest.mark.own_cluster
 async def test_i1_03_followers_that_leave_leave_nothing_in_the_agent(wire: Wire) -> None:
-    job_id = await wire.running("print('up', flush=True)")
+    job_id = await wire.cluster.start("echo ready; sleep 600")
     pid = wire.cluster.agent_pid
 
     async def come_and_go(count: int) -> None:
         streams = [wire.tailing(job_id) for _ in range(count)]
         for number, stream in enumerate(streams):
             if number % 2:  # the others leave without a word read
-                await read_until(stream, "up\n")
+                await read_until(stream, "ready\n")
             stream.cancel()
 
     await come_and_go(30)  # the first ones fill pools of threads, which stay
@@ -333,9 +329,9 @@ asyncio.run(main())
 @pytest.mark.own_cluster
 @pytest.mark.parametrize("speaks", [True, False], ids=["while it prints", "while it is quiet"])
 async def test_a_client_that_is_killed_leaves_nothing_in_the_agent(wire: Wire, speaks: bool) -> None:
-    lines = "while True: print('x', flush=True); time.sleep(0.01)" if speaks else ""
-    job_id = await wire.program(f"import time\nprint('x', flush=True)\n{lines}\ntime.sleep(600)")
-    await wire.cluster.until_log(job_id, "x\n")
+    job_id = await wire.cluster.start(
+        f"echo ready; while {str(speaks).lower()}; do echo x; sleep 0.01; done; sleep 600"
+    )
     pid = wire.cluster.agent_pid
     await eventually(lambda: watches(pid) == 1, "followers to be gone")
     before = descriptors(pid)
@@ -360,9 +356,7 @@ async def test_a_client_that_is_killed_leaves_nothing_in_the_agent(wire: Wire, s
 async def test_a_reader_that_stalls_costs_the_agent_no_memory(wire: Wire) -> None:
     size = 300_000_000
     pid = wire.cluster.agent_pid
-    job_id = await wire.program(
-        f"import subprocess; subprocess.run('yes 0123456789abcde | head -c {size}', shell=True)"
-    )
+    job_id = await wire.cluster.submit(f"yes 0123456789abcde | head -c {size}")
     stream = wire.tailing(job_id)
     line = "0123456789abcde\n"
     first = await stream.read()
@@ -383,7 +377,7 @@ async def test_a_reader_that_stalls_costs_the_agent_no_memory(wire: Wire) -> Non
 
 @pytest.mark.own_cluster
 async def test_k82_i3_65_frequent_pings_do_not_cut_quiet_streams(wire: Wire) -> None:
-    job_id = await wire.running("print('up', flush=True)")
+    job_id = await wire.cluster.start("echo ready; sleep 600")
     directory = os.open(wire.cluster.directory / "agent", os.O_RDONLY | os.O_DIRECTORY)
     channel = grpc.aio.insecure_channel(
         f"unix:/proc/self/fd/{directory}/agent.sock",  # short enough
@@ -397,7 +391,7 @@ async def test_k82_i3_65_frequent_pings_do_not_cut_quiet_streams(wire: Wire) -> 
     )
     request = pb.TailLogsRequest(job_id=job_id, follow=True)
     streams = [rpcs.TAIL_LOGS.download(channel)(request) for _ in range(20)]
-    await asyncio.gather(*(read_until(stream, "up\n") for stream in streams))
+    await asyncio.gather(*(read_until(stream, "ready\n") for stream in streams))
     ends = [asyncio.ensure_future(read(stream)) for stream in streams]
     done, _ = await asyncio.wait(ends, timeout=8)
     assert done == set(), "a stream was cut"

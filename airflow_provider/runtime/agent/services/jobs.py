@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from airflow_provider.runtime.agent.jobdir import Order
 from airflow_provider.runtime.agent.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.agent.logstream import JobText
 from airflow_provider.runtime.agent.placement import demand_of_words, unsound
-from airflow_provider.runtime.agent.table import JobRow, NewJob
+from airflow_provider.runtime.agent.table import JobRow, JobTable, NewJob
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 MAX_PROGRAM_BYTES = 32 * 1024 * 1024
 _ANSWER_SECONDS = 0.5
 """An answer is sent at least so long before the caller's deadline."""
+
+_PAGE = 500
+"""So many jobs are looked up at once."""
 
 _NOT_FINISHED = 101
 _NOT_FOUND = 102
@@ -164,29 +168,34 @@ class JobsService:
         """Return the jobs that wait or run, or all; the newest first."""
         self._lease.renew()
         username = request.user_hash if request.HasField("user_hash") else None
-        rows = await self._jobs.read(
-            lambda table: table.page(before=None, limit=-1, all_jobs=request.all_jobs, username=username)
-        )
         pids = {job.row.job_id: job.directory.driver_pid() for job in self._jobs.live() if job.launched}
-        logs = self._root / "sky_logs"
-        return pb.GetJobQueueResponse(
-            jobs=[
-                pb.JobInfo(
-                    job_id=row.job_id,
-                    job_name=row.name,
-                    username=row.username,
-                    submitted_at=row.submitted_at,
-                    status=_STATUSES[row.status],
-                    run_timestamp=row.run_timestamp,
-                    start_at=row.started_at or None,
-                    end_at=row.ended_at or None,
-                    resources=row.resources,
-                    pid=pids.get(row.job_id),
-                    log_path=str(logs / row.logs),
-                    metadata=row.metadata,
-                )
-                for row in rows
-            ]
+        answer = pb.GetJobQueueResponse()
+        before: int | None = None
+        while True:
+            # Piece by piece: with many thousands of jobs, others are served in between.
+            look = partial(
+                JobTable.page, before=before, limit=_PAGE, all_jobs=request.all_jobs, username=username
+            )
+            rows = await self._jobs.read(look)
+            answer.jobs.extend(self._info(row, pids.get(row.job_id)) for row in rows)
+            if len(rows) < _PAGE:
+                return answer
+            before = rows[-1].job_id
+
+    def _info(self, row: JobRow, pid: int | None) -> pb.JobInfo:
+        return pb.JobInfo(
+            job_id=row.job_id,
+            job_name=row.name,
+            username=row.username,
+            submitted_at=row.submitted_at,
+            status=_STATUSES[row.status],
+            run_timestamp=row.run_timestamp,
+            start_at=row.started_at or None,
+            end_at=row.ended_at or None,
+            resources=row.resources,
+            pid=pid,
+            log_path=str(self._root / "sky_logs" / row.logs),
+            metadata=row.metadata,
         )
 
     @answering

@@ -61,20 +61,21 @@ def _run(order: dict[str, Any], claim: Claim, asked: list[int]) -> dict[str, Any
         del order[name]
     keeper = Keeper(order["job_id"], order["metadata"])
     end: dict[str, Any] | None = None
+    # Open until all is written: the runner waits for its end, which is ours.
     with open(hear, encoding="utf-8") as lines:
         for line in lines:
             word = json.loads(line)
             if "end" in word:
                 end = word["end"]
-            else:
-                keeper.status(word["status"])
-    if end is None:
-        # The runner died.
-        sweep(lambda: marked(order["marker"]), grace=order["grace_seconds"], wait=time.sleep)
-        end_line(Path(order["log"]).expanduser())
-        end = _LOST
-    keeper.end(end)
-    claim.write(job_id=order["job_id"], pid=0, end=end, told=True)
+                break
+            keeper.status(word["status"])
+        if end is None:
+            # The runner died.
+            sweep(lambda: marked(order["marker"]), grace=order["grace_seconds"], wait=time.sleep)
+            end_line(Path(order["log"]).expanduser())
+            end = _LOST
+        keeper.end(end)
+        claim.write(job_id=order["job_id"], pid=0, end=end, told=True)
     return end
 
 
