@@ -14,8 +14,8 @@ from benchmarks.agent.ours import Ours, cluster
 from benchmarks.agent.peer import Peer, skylet
 from benchmarks.report import Figure
 
-_QUIET_SECONDS = 130.0
-"""A quiet log of the peer's is cut after two minutes."""
+_QUIET_SECONDS = 160.0
+"""A quiet log of the peer's is cut after two minutes, sometimes a ping later."""
 _LONG_QUIET_SECONDS = 600.0
 
 

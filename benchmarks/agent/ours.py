@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.jobdir import JobDirectory
+from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import JobRequest, JobState, JobStatus, LogBytes, Owner
 from airflow_provider.runtime.client.agent import AgentClient
 from airflow_provider.runtime.client.base import Demand

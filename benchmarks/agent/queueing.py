@@ -17,7 +17,7 @@ from benchmarks.report import Peer as PeerValue
 _DEATHS = 7
 _PEER_PATIENCE = 60.0
 _JOBS = 1000
-_PEER_JOBS = 5
+_PEER_JOBS = 3
 _AT_ONCE = 16
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.jobdir import JobDirectory
+from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import (
     FollowStream,
     JobRequest,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from tests.interop.environment import peer_python
 
 _START_SECONDS = 90.0

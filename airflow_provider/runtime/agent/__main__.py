@@ -114,7 +114,7 @@ def _become_agent(arguments: argparse.Namespace, root: Path, tell: int) -> NoRet
 
 def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
     # After the fork, as all that loads grpc.
-    from airflow_provider.runtime.agent.idle import AutostopConfig, WaitFor
+    from airflow_provider.runtime.agent.autostop.idle import AutostopConfig, WaitFor
     from airflow_provider.runtime.agent.server import AgentConfig, AgentRuns, answers, serve
 
     autostop = None

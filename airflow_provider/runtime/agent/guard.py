@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from airflow_provider.runtime.agent.blobs import BadBlob, BrokenBlob
-from airflow_provider.runtime.agent.job import Closing, Fenced, NeverFits, UnknownJob, WrongStatus
+from airflow_provider.runtime.agent.jobs.job import Closing, Fenced, NeverFits, UnknownJob, WrongStatus
 from airflow_provider.runtime.agent.lease import BadHold
 from airflow_provider.runtime.wire.rpcs import Malformed
 

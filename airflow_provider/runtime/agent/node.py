@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent.placement import Device, Node
+from airflow_provider.runtime.agent.jobs.placement import Device, Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

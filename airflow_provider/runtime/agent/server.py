@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from airflow_provider.runtime.agent import node
-from airflow_provider.runtime.agent.autostop import Autostop
+from airflow_provider.runtime.agent.autostop.autostop import Autostop
+from airflow_provider.runtime.agent.autostop.ending import before_end, run_command, until_due, vanish
+from airflow_provider.runtime.agent.autostop.idle import Action
 from airflow_provider.runtime.agent.blobs import Blobs
-from airflow_provider.runtime.agent.ending import before_end, run_command, until_due, vanish
 from airflow_provider.runtime.agent.gate import Gate
-from airflow_provider.runtime.agent.idle import Action
-from airflow_provider.runtime.agent.jobs import Jobs
+from airflow_provider.runtime.agent.jobs.jobs import Jobs
 from airflow_provider.runtime.agent.lease import Lease
-from airflow_provider.runtime.agent.managed import ManagedJobs
+from airflow_provider.runtime.agent.managed.managed import ManagedJobs
 from airflow_provider.runtime.agent.services.agent import AgentService
 from airflow_provider.runtime.agent.services.autostop import AutostopService
 from airflow_provider.runtime.agent.services.jobs import JobsService
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from airflow_provider.runtime.agent.autostop import Decision
-    from airflow_provider.runtime.agent.idle import AutostopConfig
+    from airflow_provider.runtime.agent.autostop.autostop import Decision
+    from airflow_provider.runtime.agent.autostop.idle import AutostopConfig
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.jobdir import write_private
-from airflow_provider.runtime.agent.sweep import end_cluster
+from airflow_provider.runtime.agent.jobs.jobdir import write_private
+from airflow_provider.runtime.agent.process import processes
+from airflow_provider.runtime.agent.process.sweep import end_cluster
 from airflow_provider.runtime.agent.trees import remove_tree
 from airflow_provider.runtime.blocking import run_blocking, run_slowly
 from airflow_provider.runtime.client.base import ClientError, LinkLost

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node, misfit
 from airflow_provider.runtime.agent.node import detect
-from airflow_provider.runtime.agent.placement import Demand, Node, misfit
 from airflow_provider.runtime.infra.base import Choice, NotFeasible
 
 if TYPE_CHECKING:

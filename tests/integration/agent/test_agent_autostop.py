@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.wire import agent_pb2 as agent
 from airflow_provider.runtime.wire import autostop_pb2 as pb
 from airflow_provider.runtime.wire import rpcs

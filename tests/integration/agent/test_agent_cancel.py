@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import cgroup, processes
+from airflow_provider.runtime.agent.process import cgroup, processes
 from airflow_provider.runtime.client import JobStatus
 from airflow_provider.runtime.infra import local
 from airflow_provider.runtime.infra.base import ClusterHandle

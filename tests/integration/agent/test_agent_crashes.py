@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import ClientError, JobStatus, LinkLost
 from airflow_provider.runtime.client.base import AgentFailed
 from airflow_provider.runtime.infra.base import InfraError

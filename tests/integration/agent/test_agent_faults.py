@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider.runtime.agent.jobdir import Order
-from airflow_provider.runtime.agent.jobs import Jobs
+from airflow_provider.runtime.agent.jobs.jobdir import Order
+from airflow_provider.runtime.agent.jobs.jobs import Jobs
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node
+from airflow_provider.runtime.agent.jobs.table import NewJob
 from airflow_provider.runtime.agent.lease import Lease
-from airflow_provider.runtime.agent.placement import Demand, Node
-from airflow_provider.runtime.agent.table import NewJob
 from airflow_provider.runtime.client import AgentFailed, ClientError, JobStatus
 from airflow_provider.runtime.infra.local import LocalInfra
 from tests.integration.clusters import OWNER, Cluster, eventually, quiet

@@ -13,12 +13,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from airflow_provider.runtime.agent import jobs as jobs_module
-from airflow_provider.runtime.agent.job import WrongStatus
-from airflow_provider.runtime.agent.jobdir import Order
-from airflow_provider.runtime.agent.jobs import Jobs
-from airflow_provider.runtime.agent.placement import Demand, Node
-from airflow_provider.runtime.agent.table import JobTable, NewJob
+from airflow_provider.runtime.agent.jobs import jobs as jobs_module
+from airflow_provider.runtime.agent.jobs.job import WrongStatus
+from airflow_provider.runtime.agent.jobs.jobdir import Order
+from airflow_provider.runtime.agent.jobs.jobs import Jobs
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node
+from airflow_provider.runtime.agent.jobs.table import JobTable, NewJob
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 from airflow_provider.runtime.wire import rpcs
 from tests.integration.agent.jobs_wire import (

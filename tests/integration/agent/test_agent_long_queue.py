@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.table import JobTable
+from airflow_provider.runtime.agent.jobs.table import JobTable
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 from airflow_provider.runtime.wire import rpcs
 from tests.integration.agent.jobs_wire import FAILED, SUCCEEDED, Wire

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from airflow_provider.runtime.agent.managed_table import FIRST_REGISTERED_ID
+from airflow_provider.runtime.agent.managed.rows import FIRST_REGISTERED_ID
 from airflow_provider.runtime.wire import agent_pb2, jobs_pb2, rpcs
 from airflow_provider.runtime.wire import managed_jobs_pb2 as pb
 from tests.integration.clusters import OWNER, Cluster, eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import JobStatus
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire import rpcs

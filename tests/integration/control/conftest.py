@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.control import machine
 from airflow_provider.runtime.control.controller import Controller
 from airflow_provider.runtime.control.machine import State

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import JobStatus, LinkLost
 from airflow_provider.runtime.client import agent as client_module
 from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError

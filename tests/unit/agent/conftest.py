@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 
 import airflow_provider
-from airflow_provider.runtime.agent import cgroup, processes
-from airflow_provider.runtime.agent.jobdir import FileOrder, JobDirectory, Order, Report
-from airflow_provider.runtime.agent.sweep import end_job
+from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, JobDirectory, Order, Report
+from airflow_provider.runtime.agent.process import cgroup, processes
+from airflow_provider.runtime.agent.process.sweep import end_job
 
 # The directory that holds the package; as the agent does, without site-packages.
 _IMPORT_ROOT = str(Path(airflow_provider.__file__).parents[1])
 _DRIVER = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from airflow_provider.runtime.agent.driver import main; {}main(sys.argv[2])"
+    "from airflow_provider.runtime.agent.driver.driver import main; {}main(sys.argv[2])"
 )
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

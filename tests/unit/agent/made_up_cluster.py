@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider.runtime.agent.autostop import Autostop, Decision
+from airflow_provider.runtime.agent.autostop.autostop import Autostop, Decision
+from airflow_provider.runtime.agent.autostop.hooks import Hook
+from airflow_provider.runtime.agent.autostop.idle import Action, AutostopConfig
 from airflow_provider.runtime.agent.gate import Gate
-from airflow_provider.runtime.agent.hooks import Hook
-from airflow_provider.runtime.agent.idle import Action, AutostopConfig
-from airflow_provider.runtime.agent.job import Changed
+from airflow_provider.runtime.agent.jobs.job import Changed
 from tests.unit.agent.conftest import wait_for
 
 MINUTE = 60.0

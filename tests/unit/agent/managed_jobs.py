@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider.runtime.agent.job import UnknownJob
-from airflow_provider.runtime.agent.table import JobTable, NewJob
+from airflow_provider.runtime.agent.jobs.job import UnknownJob
+from airflow_provider.runtime.agent.jobs.table import JobTable, NewJob
 from airflow_provider.runtime.wire import agent_pb2, jobs_pb2
 
 Result = TypeVar("Result")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.autostop import Autostop
+from airflow_provider.runtime.agent.autostop.autostop import Autostop
+from airflow_provider.runtime.agent.autostop.idle import Action, WaitFor
 from airflow_provider.runtime.agent.gate import Gate
-from airflow_provider.runtime.agent.idle import Action, WaitFor
 from tests.unit.agent.made_up_cluster import (
     DOWN,
     STOP,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import autostop as autostop_module
-from airflow_provider.runtime.agent.autostop import FILE_NAME
-from airflow_provider.runtime.agent.hooks import Hook
-from airflow_provider.runtime.agent.idle import Action, WaitFor
-from airflow_provider.runtime.agent.job import Closing
-from airflow_provider.runtime.agent.jobdir import write_private
+from airflow_provider.runtime.agent.autostop import autostop as autostop_module
+from airflow_provider.runtime.agent.autostop.autostop import FILE_NAME
+from airflow_provider.runtime.agent.autostop.hooks import Hook
+from airflow_provider.runtime.agent.autostop.idle import Action, WaitFor
+from airflow_provider.runtime.agent.jobs.job import Closing
+from airflow_provider.runtime.agent.jobs.jobdir import write_private
 from tests.unit.agent.conftest import wait_for
 from tests.unit.agent.made_up_cluster import (
     DOWN,

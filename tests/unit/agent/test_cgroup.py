@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent import cgroup, processes
-from airflow_provider.runtime.agent.cgroup import Group, Hierarchy, group_name, parse_hierarchy
-from airflow_provider.runtime.agent.sweep import end_cluster, end_job
+from airflow_provider.runtime.agent.process import cgroup, processes
+from airflow_provider.runtime.agent.process.cgroup import Group, Hierarchy, group_name, parse_hierarchy
+from airflow_provider.runtime.agent.process.sweep import end_cluster, end_job
 from tests.unit.agent.conftest import need_groups, wait_for
 
 V2 = "31 23 0:28 / {} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES, FileOrder
+from airflow_provider.runtime.agent.jobs.jobdir import MAX_OUTPUT_BYTES, FileOrder
+from airflow_provider.runtime.agent.process import processes
 from tests.unit.agent.conftest import StartJob, python, start_driver, wait_for
 
 

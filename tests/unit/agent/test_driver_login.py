@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import login, processes
+from airflow_provider.runtime.agent.driver import login
+from airflow_provider.runtime.agent.process import processes
 from tests.unit.agent.conftest import DriverRun, StartJob, wait_for
 
 NOT_INTERACTIVE = "case $- in *i*) ;; *) return;; esac\n"

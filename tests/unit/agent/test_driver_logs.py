@@ -112,7 +112,9 @@ def test_i1_27_uploads_are_waited_for_whatever_way_the_script_ends(start_job: St
 
 
 @pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
-def test_i1_27_a_job_that_fails_waits_too_and_keeps_its_code(start_job: StartJob, end: str, code: int) -> None:
+def test_i1_27_a_job_that_fails_waits_too_and_keeps_its_code(
+    start_job: StartJob, end: str, code: int
+) -> None:
     job = start_job(f"touch uploaded; {end}", setup=RCLONE).wait()
     assert (job.report.status, job.report.exit_codes) == ("FAILED", (code,))
     assert "[managed job] all uploads are done\n" in job.log

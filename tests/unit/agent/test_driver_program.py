@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import outcome
-from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES
+from airflow_provider.runtime.agent.driver import outcome
+from airflow_provider.runtime.agent.jobs.jobdir import MAX_OUTPUT_BYTES
 from tests.unit.agent.conftest import DriverRun, StartJob, wait_for
 
 REPORT = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.jobdir import JobDirectory, Order
+from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Order
 from tests.unit.agent.conftest import DriverRun, start_driver
 
 Begin = Callable[..., DriverRun]

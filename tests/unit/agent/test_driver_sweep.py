@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from airflow_provider.runtime.agent import cgroup, processes
-from airflow_provider.runtime.agent.sweep import end_job
+from airflow_provider.runtime.agent.process import cgroup, processes
+from airflow_provider.runtime.agent.process.sweep import end_job
 from tests.unit.agent.conftest import DriverRun, StartJob, python, wait_for
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.autostop import Decision
-from airflow_provider.runtime.agent.ending import before_end, run_command, until_due
-from airflow_provider.runtime.agent.hooks import Hook
-from airflow_provider.runtime.agent.idle import Action
+from airflow_provider.runtime.agent.autostop.autostop import Decision
+from airflow_provider.runtime.agent.autostop.ending import before_end, run_command, until_due
+from airflow_provider.runtime.agent.autostop.hooks import Hook
+from airflow_provider.runtime.agent.autostop.idle import Action
 from airflow_provider.runtime.agent.lease import Lease
 from tests.unit.agent.made_up_cluster import (
     DOWN,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.hooks import Hook, Outcome, run_hooks
+from airflow_provider.runtime.agent.autostop.hooks import Hook, Outcome, run_hooks
+from airflow_provider.runtime.agent.process import processes
 from tests.unit.agent.conftest import wait_for
 
 

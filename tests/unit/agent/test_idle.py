@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.idle import (
+from airflow_provider.runtime.agent.autostop.idle import (
     Action,
     AutostopConfig,
     Found,
@@ -22,8 +22,8 @@ from airflow_provider.runtime.agent.idle import (
     occupied,
     seconds_to_next_look,
 )
-from airflow_provider.runtime.agent.processes import process_table
-from airflow_provider.runtime.agent.sessions import ssh_sessions
+from airflow_provider.runtime.agent.autostop.sessions import ssh_sessions
+from airflow_provider.runtime.agent.process.processes import process_table
 from tests.unit.agent.conftest import Start, wait_for
 
 JOB = Found(live_jobs=1)

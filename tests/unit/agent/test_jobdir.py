@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.jobdir import FileOrder, JobDirectory, Order, Report, write_private
+from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, JobDirectory, Order, Report, write_private
 
 ORDER = Order("m", "set 'up", "run\n\udc80", "/home/x", [FileOrder("/a", "file", "~/b")], 1.5)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent import logs
-from airflow_provider.runtime.agent.logs import HEAD_BYTES, LastLines, Span, last_lines, marked_begin
+from airflow_provider.runtime.agent.logs import lines as logs
+from airflow_provider.runtime.agent.logs.lines import HEAD_BYTES, LastLines, Span, last_lines, marked_begin
 
 GIB = 1 << 30
 

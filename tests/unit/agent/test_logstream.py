@@ -5,75 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import logs, logstream
-from airflow_provider.runtime.agent.job import Changed
-from airflow_provider.runtime.agent.logstream import JobText
+from airflow_provider.runtime.agent.logs import lines as logs
+from airflow_provider.runtime.agent.logs import stream as logstream
+from tests.unit.agent.log_readers import Reader, SlowDisk, Writer
 
 MARKER = "Waiting for task resources on 1 node.\n"
-
-
-class Writer:
-    """A job that writes its log."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.changed = Changed()
-        self.over = asyncio.Event()
-        self.text = JobText(log=path, changed=self.changed, over=self.over)
-
-    def write(self, data: bytes | str) -> None:
-        with self.path.open("ab") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-        self.changed.notify()
-
-    def end(self) -> None:
-        self.over.set()
-        self.changed.notify()
-
-    async def read(self, *, follow: bool = False, **where: int) -> str:
-        return "".join([piece async for piece in self.text.pieces(follow=follow, **where)])
-
-
-class Reader:
-    """Somebody who follows, and can be asked what he has seen."""
-
-    def __init__(self, pieces: AsyncGenerator[str, None]) -> None:
-        self.pieces: list[str] = []
-        self._news = asyncio.Event()
-        self.task = asyncio.create_task(self._read(pieces))
-
-    async def _read(self, pieces: AsyncGenerator[str, None]) -> None:
-        async with aclosing(pieces):
-            async for piece in pieces:
-                self.pieces.append(piece)
-                self._news.set()
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-    async def sees(self, text: str) -> None:
-        async def wait() -> None:
-            while self.text != text:
-                self._news.clear()
-                await self._news.wait()
-
-        try:
-            await asyncio.wait_for(wait(), 20)
-        except asyncio.TimeoutError:
-            assert self.text == text
-
-    async def sees_to_the_end(self, text: str) -> None:
-        await asyncio.wait_for(self.task, 20)
-        assert self.text == text
 
 
 @pytest.fixture
@@ -96,24 +39,6 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     monkeypatch.setattr(logstream, "_read", disk.read)
     yield disk
     disk.gate.set()
-
-
-class SlowDisk:
-    """Reads wait for the gate."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.begun = threading.Event()
-        self.ended = 0
-        self.sizes: list[int] = []
-
-    def read(self, handle: int, position: int, size: int) -> bytes:
-        self.begun.set()
-        self.gate.wait()
-        data = os.pread(handle, size, position)
-        self.sizes.append(len(data))
-        self.ended += 1
-        return data
 
 
 class TestWithoutFollowing:
@@ -172,7 +97,7 @@ class TestFollowing:
         job.end()
         await reader.sees_to_the_end("START\nMID\nno-newline-end")
 
-    async def test_row_61_what_is_written_right_before_the_end_comes_before_it(self, job: Writer) -> None:
+    async def test_i1_61_what_is_written_right_before_the_end_comes_before_it(self, job: Writer) -> None:
         reader = Reader(job.text.pieces(follow=True))
         job.write("first")
         await reader.sees("first")
@@ -394,14 +319,14 @@ class TestMarker:
 class TestReadersThatLeave:
     """Row 3: nothing stays behind (see ``_nothing_is_left``)."""
 
-    async def test_row_3_between_two_pieces(self, job: Writer) -> None:
+    async def test_i1_03_between_two_pieces(self, job: Writer) -> None:
         job.write("x\n" * 100_000)
         for follow in (True, False):
             pieces = job.text.pieces(follow=follow)
             await anext(pieces)
             await pieces.aclose()
 
-    async def test_row_3_in_the_middle_of_what_grows(self, job: Writer) -> None:
+    async def test_i1_03_in_the_middle_of_what_grows(self, job: Writer) -> None:
         job.write("one\n")
         pieces = job.text.pieces(follow=True)
         assert await anext(pieces) == "one\n"
@@ -411,7 +336,7 @@ class TestReadersThatLeave:
         await asyncio.sleep(0)  # a generator that nobody closes gets a task that does
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    async def test_row_3_while_nothing_is_written(self, job: Writer) -> None:
+    async def test_i1_03_while_nothing_is_written(self, job: Writer) -> None:
         job.write("one\n")
         reader = Reader(job.text.pieces(follow=True))
         await reader.sees("one\n")
@@ -420,14 +345,14 @@ class TestReadersThatLeave:
         with pytest.raises(asyncio.CancelledError):
             await reader.task
 
-    async def test_row_3_before_there_is_a_log(self, job: Writer) -> None:
+    async def test_i1_03_before_there_is_a_log(self, job: Writer) -> None:
         reader = Reader(job.text.pieces(follow=True))
         await asyncio.sleep(0)
         reader.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader.task
 
-    async def test_row_3_while_a_thread_reads(self, job: Writer, slow_disk: SlowDisk) -> None:
+    async def test_i1_03_while_a_thread_reads(self, job: Writer, slow_disk: SlowDisk) -> None:
         job.write("one\n")
         reader = Reader(job.text.pieces(follow=True))
         await asyncio.to_thread(slow_disk.begun.wait)
@@ -441,7 +366,7 @@ class TestReadersThatLeave:
             await reader.task
         assert slow_disk.ended == 1
 
-    async def test_row_3_while_last_lines_are_looked_for(
+    async def test_i1_03_while_last_lines_are_looked_for(
         self, job: Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         job.path.touch()
@@ -481,7 +406,7 @@ async def test_k84_a_line_of_six_megabytes_comes_in_small_pieces(job: Writer) ->
     assert max(map(len, pieces)) <= 16 * 1024
 
 
-async def test_row_2_many_quiet_followers_cost_one_descriptor_each_and_no_thread(job: Writer) -> None:
+async def test_i1_02_many_quiet_followers_cost_one_descriptor_each_and_no_thread(job: Writer) -> None:
     job.write("one\n")
     readers = [Reader(job.text.pieces(follow=True)) for _ in range(200)]
     for reader in readers:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent import logtext
-from airflow_provider.runtime.agent.logtext import MAX_PIECE_CHARACTERS, LogText
+from airflow_provider.runtime.agent.logs import text as logtext
+from airflow_provider.runtime.agent.logs.text import MAX_PIECE_CHARACTERS, LogText
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:

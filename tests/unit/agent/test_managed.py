@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.agent.guard import BadRequest
-from airflow_provider.runtime.agent.job import WrongStatus
-from airflow_provider.runtime.agent.managed import MOST_AT_ONCE, Cancelled, Choice, ManagedJobs
-from airflow_provider.runtime.agent.managed_table import FIRST_REGISTERED_ID, TaskRow
+from airflow_provider.runtime.agent.jobs.job import WrongStatus
+from airflow_provider.runtime.agent.managed.managed import MOST_AT_ONCE, Cancelled, Choice, ManagedJobs
+from airflow_provider.runtime.agent.managed.rows import FIRST_REGISTERED_ID, TaskRow
 from airflow_provider.runtime.wire import agent_pb2
 from tests.unit.agent.managed_jobs import StoredJobs, registration, spec
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.agent.managed_query import SORT_KEYS, Filters, Found, Order, Page, find
-from airflow_provider.runtime.agent.managed_table import Place, TaskRow, parse_infra
+from airflow_provider.runtime.agent.managed.query import SORT_KEYS, Filters, Found, Order, Page, find
+from airflow_provider.runtime.agent.managed.rows import Place, TaskRow, parse_infra
 
 NOW = 1_000.0
 

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from airflow_provider.runtime.agent.lease import Lease
-from airflow_provider.runtime.agent.managed import ManagedJobs
-from airflow_provider.runtime.agent.managed_table import FIRST_REGISTERED_ID
+from airflow_provider.runtime.agent.managed.managed import ManagedJobs
+from airflow_provider.runtime.agent.managed.rows import FIRST_REGISTERED_ID
 from airflow_provider.runtime.agent.services.managed_jobs import ManagedJobsService
 from airflow_provider.runtime.agent.services.managed_logs import exit_code
 from airflow_provider.runtime.wire import managed_jobs_pb2 as pb

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import mounts
-from airflow_provider.runtime.agent.mounts import CachedMount, FlushFailed
+from airflow_provider.runtime.agent.driver import mounts
+from airflow_provider.runtime.agent.driver.mounts import CachedMount, FlushFailed
 from tests.unit.agent.conftest import wait_for
 
 Mount = Callable[..., "subprocess.Popen[bytes]"]

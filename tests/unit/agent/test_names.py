@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent.names import safe_name
+from airflow_provider.runtime.agent.jobs.names import safe_name
 
 HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.agent.jobs.placement import Device
 from airflow_provider.runtime.agent.node import BadNodeFile, detect, load
-from airflow_provider.runtime.agent.placement import Device
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent.placement import (
+from airflow_provider.runtime.agent.jobs.placement import (
     DEFAULT_CPUS,
     Demand,
     Device,

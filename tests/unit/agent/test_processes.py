@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.processes import JOB_MARKER, Process, end, members, process_table
+from airflow_provider.runtime.agent.process import processes
+from airflow_provider.runtime.agent.process.processes import JOB_MARKER, Process, end, members, process_table
 from tests.unit.agent.conftest import Start, wait_for
 
 

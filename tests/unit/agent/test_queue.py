@@ -7,8 +7,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent.placement import Demand, Node
-from airflow_provider.runtime.agent.queue import LOOK_AHEAD, MAX_OVERTAKEN, Queue
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node
+from airflow_provider.runtime.agent.jobs.queue import LOOK_AHEAD, MAX_OVERTAKEN, Queue
 
 
 def queue(cpus: float = 2, *demands: float) -> Queue:

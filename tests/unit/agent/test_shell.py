@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.shell import unseen_failures, write_script
+from airflow_provider.runtime.agent.driver.shell import unseen_failures, write_script
 
 SCRIPTS = {
     "nothing": "",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.table import DamagedTable, JobTable, NewJob, on_network
+from airflow_provider.runtime.agent.jobs.table import DamagedTable, JobTable, NewJob, on_network
 
 OLD = """
 CREATE TABLE jobs (job_id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.agent import unpack as unpack_module
-from airflow_provider.runtime.agent.unpack import UnpackError, unpack
+from airflow_provider.runtime.agent.driver import unpack as unpack_module
+from airflow_provider.runtime.agent.driver.unpack import UnpackError, unpack
 from airflow_provider.runtime.files.archive import pack
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.placement import Device, Node
+from airflow_provider.runtime.agent.jobs.placement import Device, Node
 from airflow_provider.runtime.infra import this_machine
 from airflow_provider.runtime.infra.base import NotFeasible
 from airflow_provider.runtime.infra.this_machine import choose_candidate

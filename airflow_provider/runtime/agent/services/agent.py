@@ -12,13 +12,13 @@ import grpc
 
 from airflow_provider.runtime.agent import node
 from airflow_provider.runtime.agent.guard import BadRequest, Missing, answering, streaming
-from airflow_provider.runtime.agent.jobdir import FileOrder, Order
-from airflow_provider.runtime.agent.jobs import DEFAULT_GRACE_SECONDS, Jobs
-from airflow_provider.runtime.agent.placement import DEFAULT_CPUS, Demand, unsound
+from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, Order
+from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
+from airflow_provider.runtime.agent.jobs.placement import DEFAULT_CPUS, Demand, unsound
+from airflow_provider.runtime.agent.jobs.table import NewJob
 from airflow_provider.runtime.agent.services.answers import check_owner, job_state
 from airflow_provider.runtime.agent.services.follow import Following
 from airflow_provider.runtime.agent.services.transfer import Transfer
-from airflow_provider.runtime.agent.table import NewJob
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire.rpcs import PROTOCOL_VERSION
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from airflow_provider.runtime.agent.autostop import Autostop
+    from airflow_provider.runtime.agent.autostop.autostop import Autostop
     from airflow_provider.runtime.agent.blobs import Blobs
     from airflow_provider.runtime.agent.lease import Lease
-    from airflow_provider.runtime.agent.managed import ManagedJobs
+    from airflow_provider.runtime.agent.managed.managed import ManagedJobs
 
     Context = grpc.aio.ServicerContext[Message, Message]
 

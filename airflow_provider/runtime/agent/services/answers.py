@@ -8,7 +8,7 @@ from airflow_provider.runtime.agent.guard import BadRequest
 from airflow_provider.runtime.wire import agent_pb2 as pb
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.agent.job import Job
+    from airflow_provider.runtime.agent.jobs.job import Job
 
 
 def job_state(job: Job) -> pb.JobState:

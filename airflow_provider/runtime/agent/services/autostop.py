@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.agent.autostop.hooks import DEFAULT_TIMEOUT, EVENTS, Hook
+from airflow_provider.runtime.agent.autostop.idle import AutostopConfig, WaitFor
 from airflow_provider.runtime.agent.guard import BadRequest, answering
-from airflow_provider.runtime.agent.hooks import DEFAULT_TIMEOUT, EVENTS, Hook
-from airflow_provider.runtime.agent.idle import AutostopConfig, WaitFor
 from airflow_provider.runtime.wire import autostop_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc.aio
     from google.protobuf.message import Message
 
-    from airflow_provider.runtime.agent.autostop import Autostop
+    from airflow_provider.runtime.agent.autostop.autostop import Autostop
 
     Context = grpc.aio.ServicerContext[Message, Message]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.guard import BadRequest, OutOfRange
-from airflow_provider.runtime.agent.job import Fenced, Job
+from airflow_provider.runtime.agent.jobs.job import Fenced, Job
 from airflow_provider.runtime.agent.services.answers import check_owner, job_state
 from airflow_provider.runtime.wire import agent_pb2 as pb
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from airflow_provider.runtime.agent.jobs import Jobs
+    from airflow_provider.runtime.agent.jobs.jobs import Jobs
     from airflow_provider.runtime.agent.lease import Lease
 
 # Large enough to carry 150 MB/s, small enough to keep a slow reader's share of memory small.

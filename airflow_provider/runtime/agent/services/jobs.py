@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import grpc
 
 from airflow_provider.runtime.agent.guard import BadRequest, Missing, answering, streaming
-from airflow_provider.runtime.agent.job import Job, UnknownJob
-from airflow_provider.runtime.agent.jobdir import Order
-from airflow_provider.runtime.agent.jobs import DEFAULT_GRACE_SECONDS, Jobs
-from airflow_provider.runtime.agent.logstream import JobText
-from airflow_provider.runtime.agent.placement import demand_of_words, unsound
-from airflow_provider.runtime.agent.table import JobRow, JobTable, NewJob
+from airflow_provider.runtime.agent.jobs.job import Job, UnknownJob
+from airflow_provider.runtime.agent.jobs.jobdir import Order
+from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
+from airflow_provider.runtime.agent.jobs.placement import demand_of_words, unsound
+from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable, NewJob
+from airflow_provider.runtime.agent.logs.stream import JobText
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from airflow_provider.runtime.agent.lease import Lease
-    from airflow_provider.runtime.agent.managed import ManagedJobs
+    from airflow_provider.runtime.agent.managed.managed import ManagedJobs
 
     Context = grpc.aio.ServicerContext[Message, Message]
 

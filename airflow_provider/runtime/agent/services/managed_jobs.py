@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from airflow_provider.runtime.agent.guard import BadRequest, answering, streaming
-from airflow_provider.runtime.agent.managed import Cancelled, Choice, ManagedJobs
-from airflow_provider.runtime.agent.managed_query import SORT_KEYS, Filters, Found, Order, Page, find
-from airflow_provider.runtime.agent.managed_table import DEFAULT_WORKSPACE, TaskRow, parse_infra
+from airflow_provider.runtime.agent.managed.managed import Cancelled, Choice, ManagedJobs
+from airflow_provider.runtime.agent.managed.query import SORT_KEYS, Filters, Found, Order, Page, find
+from airflow_provider.runtime.agent.managed.rows import DEFAULT_WORKSPACE, TaskRow, parse_infra
 from airflow_provider.runtime.agent.services.managed_logs import ManagedLogs
 from airflow_provider.runtime.wire import managed_jobs_pb2 as pb
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from airflow_provider.runtime.agent.jobs import Jobs
+    from airflow_provider.runtime.agent.jobs.jobs import Jobs
     from airflow_provider.runtime.agent.lease import Lease
 
     Context = grpc.aio.ServicerContext[Message, Message]

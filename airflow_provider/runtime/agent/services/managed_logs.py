@@ -7,18 +7,18 @@ from contextlib import aclosing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.guard import BadRequest, Missing
-from airflow_provider.runtime.agent.job import UnknownJob
-from airflow_provider.runtime.agent.logstream import JobText
-from airflow_provider.runtime.agent.managed_table import CANCELLED, LIVE, PENDING, STATUS_OF_JOB, SUCCEEDED
+from airflow_provider.runtime.agent.jobs.job import UnknownJob
+from airflow_provider.runtime.agent.logs.stream import JobText
+from airflow_provider.runtime.agent.managed.rows import CANCELLED, LIVE, PENDING, STATUS_OF_JOB, SUCCEEDED
 from airflow_provider.runtime.wire import managed_jobs_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from airflow_provider.runtime.agent.job import Job
-    from airflow_provider.runtime.agent.jobs import Jobs
+    from airflow_provider.runtime.agent.jobs.job import Job
+    from airflow_provider.runtime.agent.jobs.jobs import Jobs
     from airflow_provider.runtime.agent.lease import Lease
-    from airflow_provider.runtime.agent.managed import ManagedJobs
+    from airflow_provider.runtime.agent.managed.managed import ManagedJobs
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent.placement import Demand, Node, Share, place
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node, Share, place
 
 if TYPE_CHECKING:
     from collections.abc import Collection

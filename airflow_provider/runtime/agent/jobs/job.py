@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.agent.jobdir import JobDirectory, Report
-    from airflow_provider.runtime.agent.table import JobRow
+    from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Report
+    from airflow_provider.runtime.agent.jobs.table import JobRow
 
 
 class Fenced(Exception):

@@ -12,14 +12,14 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider.runtime.agent.logs import HEAD_BYTES, LastLines, Span, marked_begin
-from airflow_provider.runtime.agent.logtext import LogText
+from airflow_provider.runtime.agent.logs.lines import HEAD_BYTES, LastLines, Span, marked_begin
+from airflow_provider.runtime.agent.logs.text import LogText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
-    from airflow_provider.runtime.agent.job import Changed
+    from airflow_provider.runtime.agent.jobs.job import Changed
 
 Result = TypeVar("Result")
 

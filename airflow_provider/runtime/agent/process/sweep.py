@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import cgroup, children, processes
+from airflow_provider.runtime.agent.process import cgroup, children, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.agent.cgroup import Group
-    from airflow_provider.runtime.agent.processes import Process
+    from airflow_provider.runtime.agent.process.cgroup import Group
+    from airflow_provider.runtime.agent.process.processes import Process
 
 _EMPTY_SECONDS = 1.0
 

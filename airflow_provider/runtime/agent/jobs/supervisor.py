@@ -10,17 +10,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent.drivers import Drivers, find_driver, last_line, shut_out
-from airflow_provider.runtime.agent.job import Job, reported, without_report
+from airflow_provider.runtime.agent.jobs.drivers import Drivers, find_driver, last_line, shut_out
+from airflow_provider.runtime.agent.jobs.job import Job, reported, without_report
 from airflow_provider.runtime.agent.node import boot_id
-from airflow_provider.runtime.agent.sweep import end_job
+from airflow_provider.runtime.agent.process.sweep import end_job
 from airflow_provider.runtime.agent.watch import DirectoryWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.agent.background import Background
-    from airflow_provider.runtime.agent.store import Store
+    from airflow_provider.runtime.agent.jobs.store import Store
 
 log = logging.getLogger(__name__)
 

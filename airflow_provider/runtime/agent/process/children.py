@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider.runtime.agent.cgroup import Group
+    from airflow_provider.runtime.agent.process.cgroup import Group
 
 SIGNALS = {signal.SIGTERM, signal.SIGCHLD, signal.SIGIO}
 """What a driver waits for: a cancel, the end of a child, a change in a directory that it watches."""

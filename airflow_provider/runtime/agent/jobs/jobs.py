@@ -18,7 +18,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from airflow_provider.runtime.agent.background import Background
-from airflow_provider.runtime.agent.job import (
+from airflow_provider.runtime.agent.jobs.job import (
     Closing,
     Fenced,
     Job,
@@ -28,13 +28,13 @@ from airflow_provider.runtime.agent.job import (
     failed,
     without_report,
 )
-from airflow_provider.runtime.agent.jobdir import JobDirectory, Order
-from airflow_provider.runtime.agent.names import safe_name
-from airflow_provider.runtime.agent.placement import Demand, Node, Share, matches, misfit
-from airflow_provider.runtime.agent.queue import Queue
-from airflow_provider.runtime.agent.store import Store
-from airflow_provider.runtime.agent.supervisor import Supervisor
-from airflow_provider.runtime.agent.table import JobRow, JobTable, NewJob
+from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Order
+from airflow_provider.runtime.agent.jobs.names import safe_name
+from airflow_provider.runtime.agent.jobs.placement import Demand, Node, Share, matches, misfit
+from airflow_provider.runtime.agent.jobs.queue import Queue
+from airflow_provider.runtime.agent.jobs.store import Store
+from airflow_provider.runtime.agent.jobs.supervisor import Supervisor
+from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable, NewJob
 from airflow_provider.runtime.agent.trees import remove_tree
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ _ERROR = 1
 def main(descriptor: int) -> None:
     """Serve the socket until its other end closes."""
     # Here, as the agent imports this module for the other end of the socket.
-    from airflow_provider.runtime.agent.driver import main as drive
+    from airflow_provider.runtime.agent.driver.driver import main as drive
 
     channel = socket.socket(fileno=descriptor)
     _be_called("jobs: zygote")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

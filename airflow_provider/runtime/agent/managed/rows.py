@@ -7,7 +7,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider.runtime.agent.table import TERMINAL
+from airflow_provider.runtime.agent.jobs.table import TERMINAL
 
 if TYPE_CHECKING:
     import sqlite3

@@ -11,9 +11,9 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent.autostop import Decision
-from airflow_provider.runtime.agent.hooks import run_hooks
-from airflow_provider.runtime.agent.idle import Action
+from airflow_provider.runtime.agent.autostop.autostop import Decision
+from airflow_provider.runtime.agent.autostop.hooks import run_hooks
+from airflow_provider.runtime.agent.autostop.idle import Action
 from airflow_provider.runtime.agent.trees import remove_tree
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from airflow_provider.runtime.agent.autostop import Autostop
+    from airflow_provider.runtime.agent.autostop.autostop import Autostop
     from airflow_provider.runtime.agent.gate import Gate
     from airflow_provider.runtime.agent.lease import Lease
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.background import Background
 from airflow_provider.runtime.agent.guard import BadRequest
-from airflow_provider.runtime.agent.job import Changed, Job, UnknownJob, WrongStatus
-from airflow_provider.runtime.agent.managed_table import (
+from airflow_provider.runtime.agent.jobs.job import Changed, Job, UnknownJob, WrongStatus
+from airflow_provider.runtime.agent.managed.rows import (
     CANCELLED,
     DEFAULT_WORKSPACE,
     FIRST_REGISTERED_ID,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.agent.jobs import Jobs
-    from airflow_provider.runtime.agent.table import JobTable
+    from airflow_provider.runtime.agent.jobs.jobs import Jobs
+    from airflow_provider.runtime.agent.jobs.table import JobTable
     from airflow_provider.runtime.wire import agent_pb2, jobs_pb2
 
 MOST_AT_ONCE = 10_000

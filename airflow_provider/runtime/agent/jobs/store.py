@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider.runtime.agent.table import JobRow, JobTable
+from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider.runtime.agent.background import Background
-    from airflow_provider.runtime.agent.job import Job
+    from airflow_provider.runtime.agent.jobs.job import Job
 
 log = logging.getLogger(__name__)
 

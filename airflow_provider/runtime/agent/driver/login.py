@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from airflow_provider.runtime.agent import processes
+from airflow_provider.runtime.agent.process import processes
 
 LIMIT_VARIABLE = "MANAGED_JOBS_BASHRC_SECONDS"
 """Environment variable of the agent: how long ``~/.bashrc`` may take."""

@@ -12,17 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import processes
-from airflow_provider.runtime.agent.zygote import ask
+from airflow_provider.runtime.agent.driver.zygote import ask
+from airflow_provider.runtime.agent.process import processes
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.agent.jobdir import JobDirectory
+    from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory
 
 # The directory that holds the package, for a process started without site-packages (-S saves half its start time).
-_IMPORT_ROOT = str(Path(__file__).parents[3])
+_IMPORT_ROOT = str(Path(__file__).parents[4])
 _ZYGOTE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from airflow_provider.runtime.agent.zygote import main; main(int(sys.argv[2]))"
+    "from airflow_provider.runtime.agent.driver.zygote import main; main(int(sys.argv[2]))"
 )
 _LOOK_SECONDS = 0.02
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider.runtime.agent.managed_table import PENDING, Place, TaskRow
+from airflow_provider.runtime.agent.managed.rows import PENDING, Place, TaskRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

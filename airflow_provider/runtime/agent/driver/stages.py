@@ -10,16 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import children, login, outcome, processes
-from airflow_provider.runtime.agent.login import Login
-from airflow_provider.runtime.agent.outcome import JobFailed
-from airflow_provider.runtime.agent.shell import unseen_failures, write_script
+from airflow_provider.runtime.agent.driver import login, outcome
+from airflow_provider.runtime.agent.driver.login import Login
+from airflow_provider.runtime.agent.driver.outcome import JobFailed
+from airflow_provider.runtime.agent.driver.shell import unseen_failures, write_script
+from airflow_provider.runtime.agent.process import children, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.agent.cgroup import Group
-    from airflow_provider.runtime.agent.jobdir import JobDirectory, Order
+    from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Order
+    from airflow_provider.runtime.agent.process.cgroup import Group
 
 REPORT_VARIABLE = "MANAGED_JOBS_REPORT"
 """Names the file where a program may report: JSON with ``status``, ``exit_codes`` and ``reason``, put there by a rename."""

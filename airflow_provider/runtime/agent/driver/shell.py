@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider.runtime.agent.login import Login
+    from airflow_provider.runtime.agent.driver.login import Login
 
 _KEPT_FAILURES = 20
 

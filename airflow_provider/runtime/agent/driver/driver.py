@@ -17,15 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.agent import cgroup, children, outcome
-from airflow_provider.runtime.agent.children import Cancelled
-from airflow_provider.runtime.agent.jobdir import JobDirectory, Report
-from airflow_provider.runtime.agent.outcome import JobFailed
-from airflow_provider.runtime.agent.stages import Stages
-from airflow_provider.runtime.agent.sweep import end_own_job
+from airflow_provider.runtime.agent.driver import outcome
+from airflow_provider.runtime.agent.driver.outcome import JobFailed
+from airflow_provider.runtime.agent.driver.stages import Stages
+from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Report
+from airflow_provider.runtime.agent.process import cgroup, children
+from airflow_provider.runtime.agent.process.children import Cancelled
+from airflow_provider.runtime.agent.process.sweep import end_own_job
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.agent.jobdir import Order
+    from airflow_provider.runtime.agent.jobs.jobdir import Order
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_LIMIT_SECONDS = 60.0
@@ -119,7 +120,7 @@ class Driver:
         """Return what went wrong, nothing when all is uploaded or there is no cached mount."""
         if not (self._home / ".sky" / "rclone_log").is_dir():
             return ""
-        from airflow_provider.runtime.agent import mounts  # hardly any job has one
+        from airflow_provider.runtime.agent.driver import mounts  # hardly any job has one
 
         found = mounts.find(self._home)
         if not found:
@@ -135,7 +136,12 @@ class Driver:
     def _program(self) -> Report:
         self._unpack()
         self._tell(status="RUNNING", started_at=time.time())
-        code = self._stages.program(self._program_said)
+        try:
+            code = self._stages.program(self._program_said)
+        finally:
+            # Programs that SkyPilot makes hold their job's variables, secrets among them.
+            with suppress(OSError):
+                Path(self._order.program).unlink()
         children.linger(_LINGER_SECONDS)
         try:
             said = outcome.read_said(self._directory.program_report_file)
@@ -166,7 +172,10 @@ class Driver:
         self._workdir.mkdir(exist_ok=True)
         if not self._order.files:
             return
-        from airflow_provider.runtime.agent.unpack import UnpackError, unpack  # tarfile is slow to import
+        from airflow_provider.runtime.agent.driver.unpack import (  # tarfile is slow to import
+            UnpackError,
+            unpack,
+        )
 
         for file in self._order.files:
             children.check_cancel()

@@ -9,7 +9,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider.runtime.agent.jobdir import MAX_OUTPUT_BYTES
+from airflow_provider.runtime.agent.jobs.jobdir import MAX_OUTPUT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider.runtime.agent.hooks import Hook
-from airflow_provider.runtime.agent.idle import (
+from airflow_provider.runtime.agent.autostop.hooks import Hook
+from airflow_provider.runtime.agent.autostop.idle import (
     Action,
     AutostopConfig,
     Found,
@@ -26,9 +26,9 @@ from airflow_provider.runtime.agent.idle import (
     occupied,
     seconds_to_next_look,
 )
-from airflow_provider.runtime.agent.job import Closing
-from airflow_provider.runtime.agent.jobdir import write_private
-from airflow_provider.runtime.agent.sessions import ssh_sessions
+from airflow_provider.runtime.agent.autostop.sessions import ssh_sessions
+from airflow_provider.runtime.agent.jobs.job import Closing
+from airflow_provider.runtime.agent.jobs.jobdir import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -135,7 +135,9 @@ class JobTable:
 
     def __init__(self, path: Path) -> None:
         # The one worker thread of the agent uses the connection; the main thread opens and closes it.
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
+        self._connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS
+        )
         self._connection.row_factory = sqlite3.Row
         try:
             found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]

@@ -1,0 +1,1 @@
+"""How a cluster ends by itself: idle time, hooks, the end."""

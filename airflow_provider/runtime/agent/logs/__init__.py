@@ -1,0 +1,1 @@
+"""Reading the logs of jobs: as bytes from an offset, as last lines, as text."""
