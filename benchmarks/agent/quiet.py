@@ -15,14 +15,13 @@ from benchmarks.agent.peer import Peer
 from benchmarks.report import Figure
 from benchmarks.report import Peer as PeerValue
 
-_Tail = grpc.aio.UnaryStreamCall[pb.TailLogsRequest, pb.TailLogsResponse]
-
 _PINGING = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.use_local_subchannel_pool", 1),
 )
-"""As SkyPilot's client sets up its channels."""
+"""As SkyPilot's client sets up its channels; the last, as each call of its comes from a process of its own."""
 
 
 async def follow(ours: Ours, peer: Peer, seconds: float) -> list[Figure]:
@@ -72,23 +71,21 @@ async def _follow_cuts(ours: Ours, job_id: int, seconds: float) -> int:
 async def _tail_cuts(target: str, job_id: int, seconds: float) -> int:
     end = time.monotonic() + seconds
     cuts = 0
-    async with grpc.aio.insecure_channel(target, options=_PINGING) as channel:
-        while time.monotonic() < end:
-            call = rpcs.TAIL_LOGS.download(channel)(pb.TailLogsRequest(job_id=job_id, follow=True))
-
-            async def read(call: _Tail = call) -> None:
-                async for message in call:
-                    if message.exit_code:
-                        raise RuntimeError(f"the quiet job ended with {message.exit_code}")
-
+    while (left := end - time.monotonic()) > 0:
+        # A channel of its own for each call, as SkyPilot's client does it: an old one would ping ever less often.
+        async with grpc.aio.insecure_channel(target, options=_PINGING) as channel:
             try:
-                await asyncio.wait_for(read(), end - time.monotonic())
+                await asyncio.wait_for(_tail(channel, job_id), left)
             except asyncio.TimeoutError:
                 return cuts
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
                 cuts += 1
-            finally:
-                call.cancel()
     return cuts
+
+
+async def _tail(channel: grpc.aio.Channel, job_id: int) -> None:
+    async for message in rpcs.TAIL_LOGS.download(channel)(pb.TailLogsRequest(job_id=job_id, follow=True)):
+        if message.exit_code:
+            raise RuntimeError(f"the quiet job ended with {message.exit_code}")

@@ -275,12 +275,13 @@ async def test_numbers_that_mean_nothing_are_refused(wire: Wire, resources: str)
 
 
 async def test_a_program_finds_what_the_agent_was_started_with_and_its_own_directory(wire: Wire) -> None:
-    program = "import os; print(os.getcwd(), os.environ['SKYPILOT_INTERNAL_JOB_ID'], flush=True)"
+    program = (
+        "import os; mode = os.stat(__file__).st_mode & 0o777; "
+        "print(os.getcwd(), os.environ['SKYPILOT_INTERNAL_JOB_ID'], oct(mode), flush=True)"
+    )
     job_id = await wire.program(program)
     home = wire.cluster.directory / "jobs" / str(job_id) / "home"
-    assert (await wire.tail(job_id)).text == finished("SUCCEEDED", f"{home}/sky_workdir {job_id}\n")
-    mode = (wire.cluster.directory / "jobs" / str(job_id) / "program.py").stat().st_mode
-    assert mode & 0o777 == 0o600
+    assert (await wire.tail(job_id)).text == finished("SUCCEEDED", f"{home}/sky_workdir {job_id} 0o600\n")
 
 
 async def test_a_program_of_many_megabytes_runs(wire: Wire) -> None:

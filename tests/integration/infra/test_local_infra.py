@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import JobStatus, LinkLost
-from airflow_provider.runtime.client import agent as client_module
+from airflow_provider.runtime.client.calls import ask_once
 from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError
 from airflow_provider.runtime.infra.local import LocalInfra
 from tests.integration.clusters import Cluster, assert_gone, eventually, exited, quiet
@@ -149,7 +149,7 @@ async def test_a_killed_agent_is_down_and_can_be_started_again(cluster: Cluster)
 async def test_an_agent_that_does_not_answer_is_unreachable(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_CALL_SECONDS", 0.5)
+    monkeypatch.setitem(ask_once.__kwdefaults__, "seconds", 0.5)
     os.kill(cluster.agent_pid, signal.SIGSTOP)
     probe = await cluster.infra.probe(cluster.handle)
     assert probe.health is Health.UNREACHABLE

@@ -183,7 +183,7 @@ def test_a_setup_that_removes_the_working_directory_is_told(run_job: StartJob) -
 
 
 def test_k36_without_bash_the_job_has_failed_and_says_so(start_job: StartJob) -> None:
-    without = "from airflow_provider.runtime.agent import stages; stages._BASH = '/no/such/bash'; "
+    without = "from airflow_provider.runtime.agent.driver import stages; stages._BASH = '/no/such/bash'; "
     report = start_job("echo run", before=without).wait().report
     assert report.status == "FAILED_SETUP"
     assert report.reason == "cannot start bash: [Errno 2] No such file or directory: '/no/such/bash'"

@@ -114,7 +114,7 @@ def test_all_of_a_job_is_in_its_group_and_the_driver_is_not(start_job: StartJob,
 def test_a_kernel_that_starts_nothing_in_a_group_is_no_obstacle(start_job: StartJob, way: str) -> None:
     if way != "groups":
         return  # there is no group to start anything in
-    without = "from airflow_provider.runtime.agent import children; children._SYS_CLONE3 = 9999; "
+    without = "from airflow_provider.runtime.agent.process import children; children._SYS_CLONE3 = 9999; "
     job = start_job(
         "cat /proc/self/cgroup; (setsid env -i /bin/sleep 100 &); echo on; exec sleep 100", before=without
     )
@@ -132,7 +132,7 @@ def test_a_group_that_somebody_removed_is_no_obstacle(run_job: StartJob, way: st
     if way != "groups":
         return  # there is none to remove
     removed = (
-        "from airflow_provider.runtime.agent import cgroup; create = cgroup.create; "
+        "from airflow_provider.runtime.agent.process import cgroup; create = cgroup.create; "
         "cgroup.create = lambda marker: [group := create(marker), group.remove()][0]; "
     )
     job = run_job("sleep 100 & echo on; exit 3", before=removed, grace=0.0)
