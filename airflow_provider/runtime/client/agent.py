@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.blocking import run_blocking
 from airflow_provider.runtime.client.base import (
     AgentFailed,
@@ -68,7 +69,7 @@ class AgentFollowStream:
         with translated("follow"):
             while True:
                 try:
-                    message = await asyncio.wait_for(self._call.read(), _SILENCE_SECONDS)
+                    message = await within(_SILENCE_SECONDS, self._call.read())
                 except asyncio.TimeoutError:
                     raise LinkLost(f"follow: nothing heard for {_SILENCE_SECONDS:.0f} s") from None
                 except asyncio.CancelledError:
@@ -154,7 +155,7 @@ class AgentClient:
                 await call.write(pb.PutBlobRequest(start=start))
                 while data := await run_blocking(file.read, _BLOB_CHUNK_BYTES):
                     # Each piece has the deadline, not the whole: how long that takes depends on its size.
-                    await asyncio.wait_for(call.write(pb.PutBlobRequest(data=data)), _SILENCE_SECONDS)
+                    await within(_SILENCE_SECONDS, call.write(pb.PutBlobRequest(data=data)))
                     sent += len(data)
                     progress(sent)
                 await call.done_writing()
@@ -201,7 +202,7 @@ class AgentClient:
             call = rpcs.FOLLOW.duplex(self._channel)(None)
             start = pb.FollowStart(job_id=job_id, owner=_owner(owner), offset=offset)
             try:
-                await asyncio.wait_for(call.write(pb.FollowRequest(start=start)), CALL_SECONDS)
+                await within(CALL_SECONDS, call.write(pb.FollowRequest(start=start)))
             except asyncio.TimeoutError:
                 raise LinkLost(f"follow: the agent took nothing for {CALL_SECONDS:.0f} s") from None
         return AgentFollowStream(call)

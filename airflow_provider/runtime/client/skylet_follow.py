@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 import grpc.aio
 
+from airflow_provider.runtime.agent.waiting import happens
 from airflow_provider.runtime.client.base import Heartbeat, JobState, JobStatus, LinkLost, LogBytes, NoSuchJob
 from airflow_provider.runtime.client.calls import ask, translated
 from airflow_provider.runtime.client.skylet_text import SkyletText
@@ -127,10 +128,7 @@ class SkyletFollowStream:
                     self._queue.put_nowait(Heartbeat())
             self._look.clear()
             running = state.status is JobStatus.RUNNING
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    self._look.wait(), _POLL_SECONDS if running else _CHANGING_POLL_SECONDS
-                )
+            await happens(self._look, _POLL_SECONDS if running else _CHANGING_POLL_SECONDS)
             if not running or await self._left(pb.JOB_STATUS_RUNNING):
                 self._seen = await self._observer.observe(self._job_id)
         self._ended.set()

@@ -323,3 +323,19 @@ async def test_an_agent_that_was_stopped_for_a_while_goes_on(cluster: Cluster) -
 
 def test_grpc_is_as_new_as_we_ask_for() -> None:
     assert tuple(int(part) for part in grpc.__version__.split(".")[:2]) >= (1, 67)
+
+
+async def test_whoever_follows_a_busy_log_can_be_cancelled_at_any_moment(cluster: Cluster) -> None:
+    job_id = await cluster.submit("while head -c 100000 /dev/zero | tr \"\\0\" x; do :; done")
+
+    async def read() -> None:
+        async for _ in await cluster.follow(job_id):
+            pass
+
+    for number in range(40):
+        reader = asyncio.create_task(read())
+        await asyncio.sleep(0.001 * number)
+        reader.cancel()
+        done, _ = await asyncio.wait([reader], timeout=5)
+        assert done, "the cancellation was lost"
+    await cluster.client.cancel(job_id, OWNER, limit=30)

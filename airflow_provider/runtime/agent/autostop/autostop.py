@@ -29,6 +29,7 @@ from airflow_provider.runtime.agent.autostop.idle import (
 from airflow_provider.runtime.agent.autostop.sessions import ssh_sessions
 from airflow_provider.runtime.agent.jobs.job import Closing
 from airflow_provider.runtime.agent.jobs.jobdir import write_private
+from airflow_provider.runtime.agent.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,16 +234,7 @@ class Autostop:
                 if decision is not None:
                     return decision
                 continue
-            # Not wait_for(): until Python 3.12 it may lose a cancellation that comes together with the event.
-            timer = None
-            if not math.isinf(seconds):
-                delay = min(seconds, _LONGEST_SLEEP_SECONDS)
-                timer = asyncio.get_running_loop().call_later(delay, self._wake.set)
-            try:
-                await self._wake.wait()
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            await happens(self._wake, None if math.isinf(seconds) else min(seconds, _LONGEST_SLEEP_SECONDS))
 
     async def claim_hooks(self) -> tuple[Hook, ...]:
         """Return the hooks to run before the end; none when an agent that died has begun them: they run once."""

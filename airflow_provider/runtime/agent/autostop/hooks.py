@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import select
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_provider.runtime.agent.process import processes
+from airflow_provider.runtime.agent.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -147,21 +147,11 @@ async def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(handle, over.set)
-    # Not wait_for(): until Python 3.12 it may lose a cancellation that comes together with the event.
-    timer = loop.call_later(seconds, over.set)
     try:
-        await over.wait()
-        return _readable(handle)
+        return await happens(over, seconds)
     finally:
-        timer.cancel()
         loop.remove_reader(handle)
         os.close(handle)
-
-
-def _readable(handle: int) -> bool:
-    poll = select.poll()  # select() knows no descriptors from 1024 on
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _sweep(child: subprocess.Popen[bytes], marker: str, grace: float) -> set[processes.Process]:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from airflow_provider.runtime.agent.jobs.store import Store
 from airflow_provider.runtime.agent.jobs.supervisor import Supervisor
 from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable, NewJob
 from airflow_provider.runtime.agent.trees import remove_tree
+from airflow_provider.runtime.agent.waiting import happens
 
 Result = TypeVar("Result")
 
@@ -276,8 +277,8 @@ class Jobs:
 
     async def _expire(self, job: Job) -> None:
         """Fail a job that was added and is never queued: it must not look busy for ever."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(job.over.wait(), ADDED_SECONDS)
+        if await happens(job.over, ADDED_SECONDS):
+            return
         await self._store.move(
             job,
             lambda row: (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.runtime.agent.logs.lines import HEAD_BYTES, LastLines, Span, marked_begin
 from airflow_provider.runtime.agent.logs.text import LogText
+from airflow_provider.runtime.agent.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -114,7 +115,7 @@ class JobText:
             left = limit - time.monotonic()
             if not wait or over or left <= 0 or os.fstat(handle).st_size >= HEAD_BYTES:
                 return 0
-            await _wait(change, left)
+            await happens(change, left)
 
     async def _growth(self, handle: int, position: int, text: LogText) -> AsyncGenerator[str, None]:
         """Yield what is written from ``position`` on, until the job is over and the last byte is read."""
@@ -132,9 +133,9 @@ class JobText:
                 return
             if not over:
                 if data:
-                    await _wait(self._over, _GATHER_SECONDS)
+                    await happens(self._over, _GATHER_SECONDS)
                 else:
-                    await _wait(change, pace.patience())
+                    await happens(change, pace.patience())
 
 
 class _Pace:
@@ -181,14 +182,6 @@ async def _last_lines(handle: int, size: int, *, lines: int, skip: int) -> Span:
 
 def _read(handle: int, position: int, size: int) -> bytes:
     return os.pread(handle, size, position)
-
-
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the event, but no longer than so many seconds."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except asyncio.TimeoutError:
-        return
 
 
 async def _in_thread(function: Callable[..., Result], *arguments: object) -> Result:

@@ -28,6 +28,7 @@ from airflow_provider.runtime.agent.managed.rows import (
     read_ids,
     read_tasks,
 )
+from airflow_provider.runtime.agent.waiting import within
 
 if TYPE_CHECKING:
     import sqlite3
@@ -188,7 +189,7 @@ class ManagedJobs:
         limit = time.monotonic() + seconds
         for job in jobs:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._jobs.ended(job), limit - time.monotonic())
+                await within(limit - time.monotonic(), self._jobs.ended(job))
             if not job.row.terminal:
                 await self._jobs.cancel(job, 0.0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.guard import BadRequest, OutOfRange
 from airflow_provider.runtime.agent.jobs.job import Fenced, Job
 from airflow_provider.runtime.agent.services.answers import check_owner, job_state
+from airflow_provider.runtime.agent.waiting import happens
 from airflow_provider.runtime.wire import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -83,13 +83,10 @@ class Following:
                 if terminal:
                     yield pb.FollowResponse(state=job_state(job))
                     return
-                try:
-                    await asyncio.wait_for(change.wait(), _HEARTBEAT_SECONDS)
-                except asyncio.TimeoutError:
+                if await happens(change, _HEARTBEAT_SECONDS):
+                    await happens(job.over, sent + _GATHER_SECONDS - time.monotonic())
+                else:
                     yield pb.FollowResponse(heartbeat=pb.Heartbeat())
-                    continue
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(job.over.wait(), sent + _GATHER_SECONDS - time.monotonic())
         finally:
             os.close(handle)
 

@@ -24,6 +24,7 @@ from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.agent.jobs.placement import demand_of_words, unsound
 from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable, NewJob
 from airflow_provider.runtime.agent.logs.stream import JobText
+from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 
 if TYPE_CHECKING:
@@ -375,4 +376,4 @@ async def _while_time_is_left(context: Context, ends: Iterable[Awaitable[None]])
     left: float | None = context.time_remaining()
     limit = None if left is None else max(0.0, left - _ANSWER_SECONDS)
     with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(asyncio.gather(*ends), limit)
+        await within(limit, asyncio.gather(*ends))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.guard import BadRequest, Missing
 from airflow_provider.runtime.agent.jobs.job import UnknownJob
 from airflow_provider.runtime.agent.logs.stream import JobText
 from airflow_provider.runtime.agent.managed.rows import CANCELLED, LIVE, PENDING, STATUS_OF_JOB, SUCCEEDED
+from airflow_provider.runtime.agent.waiting import happens
 from airflow_provider.runtime.wire import managed_jobs_pb2 as pb
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class _Reading:
                     continue  # there may be a newer job of the task by now
             status = self.statuses[task.task_id]
             if status in LIVE and self._follow and not stopped:
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(change.wait(), _ACCEPTING_SECONDS if accepting else None)
+                await happens(change, _ACCEPTING_SECONDS if accepting else None)
                 continue
             stopped = stopped or status != SUCCEEDED
             position += 1

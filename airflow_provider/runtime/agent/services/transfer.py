@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from airflow_provider.runtime.agent.blobs import BadBlob, Blobs, BrokenBlob
 from airflow_provider.runtime.agent.guard import BadRequest
+from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.wire import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -69,4 +70,4 @@ async def _drain(requests: AsyncIterator[pb.PutBlobRequest]) -> None:
             pass
 
     with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(read(), _DRAIN_SECONDS)
+        await within(_DRAIN_SECONDS, read())
