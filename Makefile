@@ -14,6 +14,8 @@ PROJECT := -e '.[dev,demo]'
 PROTO_TOOLS := grpcio-tools==1.76.0
 PROTO_VENV := build/proto-tools
 WIRE := airflow_provider/runtime/wire
+# SkyPilot, in a virtualenv of its own: what the agent and the client are tested and measured against.
+PEER := build/skypilot/ready
 
 # Airflow starts many Python processes; without bytecode each of them would compile all of Airflow again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +28,7 @@ help: ## list the targets
 demo: $(READY) ## a training chain in a real Airflow loses its machine half-way and finishes (KEEP=1: leave the UI up)
 	@KEEP="$(KEEP)" $(BIN)/python -m demo
 
-test: $(READY) ## the whole test suite (ARGS="-k name" to choose)
+test: $(READY) $(PEER) ## the whole test suite (ARGS="-k name" to choose)
 	@if [ -n '$(ARGS)' ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
 	mkdir -p build; \
 	echo "The tests with a real Airflow run beside the others; their output follows at the end."; \
@@ -39,7 +41,7 @@ check: $(READY) ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## measure and print the figures of docs/benchmarks.md (NAMES="agent" to choose)
+bench: $(READY) $(PEER) ## measure and print the figures of docs/benchmarks.md (NAMES="agent" to choose)
 	@$(BIN)/python -m benchmarks $(NAMES)
 
 proto: $(PROTO_VENV)/.ready ## regenerate the messages from the .proto files
@@ -69,6 +71,11 @@ endef
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV) (once; a minute or two) ..."
 	@$(call setup,$(VENV),$(PROJECT))
+	@touch $@
+
+$(PEER): $(READY) tests/interop/environment.py
+	@echo "Setting up SkyPilot beside it, for the tests that speak to it (once; a minute) ..."
+	@$(BIN)/python -m tests.interop.environment >/dev/null
 	@touch $@
 
 $(PROTO_VENV)/.ready: Makefile
