@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -68,3 +69,14 @@ async def cluster(
         cluster = Cluster(infra, root, handle, await infra.connect(handle))
         yield cluster
         await cluster.end_jobs()
+
+
+@pytest.fixture
+async def node_with_gpus(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose node has 2 CPUs, 8 GiB and four devices, whatever this machine has."""
+    async with _own(tmp_path / "clusters", 600.0) as cluster:
+        node = {"cpus": 2, "memory": 8, "accelerators": {"V100": 4}}
+        (cluster.directory / "agent" / "node.json").write_text(json.dumps(node))
+        await cluster.kill_agent()
+        await cluster.restart_agent()
+        yield cluster

@@ -11,11 +11,11 @@ import grpc.aio
 
 from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.blocking import run_blocking
+from airflow_provider.runtime.client.autostop import autostop_request
 from airflow_provider.runtime.client.base import (
     AgentFailed,
     Autostop,
     Heartbeat,
-    HookEvent,
     JobRequest,
     JobState,
     JobStatus,
@@ -24,7 +24,6 @@ from airflow_provider.runtime.client.base import (
     ManagedTask,
     Owner,
     RequestRefused,
-    WaitFor,
 )
 from airflow_provider.runtime.client.calls import CALL_SECONDS, ask_once, translated
 from airflow_provider.runtime.wire import agent_pb2 as pb
@@ -44,17 +43,6 @@ _LOST_STATUS = "Internal error from Core"
 """What grpcio says when a call ends during a write: the status that the other side gave is lost then."""
 
 _KINDS = {"directory": pb.Files.DIRECTORY, "file": pb.Files.FILE}
-
-_WAIT_FOR = {
-    WaitFor.JOBS_AND_SSH: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS_AND_SSH,
-    WaitFor.JOBS: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS,
-    WaitFor.NONE: autostop_pb.AUTOSTOP_WAIT_FOR_NONE,
-}
-_EVENTS = {
-    HookEvent.STOP: autostop_pb.EVENT_STOP,
-    HookEvent.PREEMPTION: autostop_pb.EVENT_PREEMPTION,
-    HookEvent.DOWN: autostop_pb.EVENT_DOWN,
-}
 
 
 class AgentFollowStream:
@@ -214,21 +202,7 @@ class AgentClient:
 
     async def set_autostop(self, autostop: Autostop) -> None:
         """See ClusterClient."""
-        request = autostop_pb.SetAutostopRequest(
-            idle_minutes=autostop.idle_minutes,
-            wait_for=_WAIT_FOR[autostop.wait_for],
-            down=autostop.down,
-            hooks=[
-                autostop_pb.Hook(
-                    run=hook.run,
-                    events=[_EVENTS[event] for event in sorted(hook.events)],
-                    timeout=hook.timeout,
-                )
-                for hook in autostop.hooks or ()
-            ],
-            clear_hooks=autostop.hooks == (),
-        )
-        await ask_once(self._channel, rpcs.SET_AUTOSTOP, request)
+        await ask_once(self._channel, rpcs.SET_AUTOSTOP, autostop_request(autostop))
 
     async def autostopping(self) -> bool:
         """See ClusterClient."""

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.client.autostop import autostop_request
 from airflow_provider.runtime.client.base import (
     AgentFailed,
     Autostop,
-    HookEvent,
     JobRequest,
     JobState,
     JobStatus,
@@ -23,7 +23,6 @@ from airflow_provider.runtime.client.base import (
     NoSuchJob,
     Owner,
     RequestRefused,
-    WaitFor,
 )
 from airflow_provider.runtime.client.calls import Transport, ask, ask_once
 from airflow_provider.runtime.client.skylet_follow import SkyletFollowStream
@@ -49,18 +48,6 @@ _RECONCILE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 90.0
 """How long, beyond the grace, a job that has ended for the skylet may take for its driver's last word."""
 _POLL_SECONDS = 0.25
-
-_BACKEND = "cloudvmray"
-_WAIT_FOR = {
-    WaitFor.JOBS_AND_SSH: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS_AND_SSH,
-    WaitFor.JOBS: autostop_pb.AUTOSTOP_WAIT_FOR_JOBS,
-    WaitFor.NONE: autostop_pb.AUTOSTOP_WAIT_FOR_NONE,
-}
-_EVENTS = {
-    HookEvent.STOP: autostop_pb.EVENT_STOP,
-    HookEvent.PREEMPTION: autostop_pb.EVENT_PREEMPTION,
-    HookEvent.DOWN: autostop_pb.EVENT_DOWN,
-}
 
 
 class SkyletClient:
@@ -324,25 +311,8 @@ class SkyletClient:
 
     async def set_autostop(self, autostop: Autostop) -> None:
         """See ClusterClient."""
-        hooks = [
-            autostop_pb.Hook(
-                run=hook.run, events=[_EVENTS[event] for event in sorted(hook.events)], timeout=hook.timeout
-            )
-            for hook in autostop.hooks or ()
-        ]
         # May be repeated: the same setting a second time changes nothing.
-        await ask(
-            self._channel,
-            rpcs.SET_AUTOSTOP,
-            autostop_pb.SetAutostopRequest(
-                idle_minutes=autostop.idle_minutes,
-                backend=_BACKEND,
-                wait_for=_WAIT_FOR[autostop.wait_for],
-                down=autostop.down,
-                hooks=hooks,
-                clear_hooks=autostop.hooks == (),
-            ),
-        )
+        await ask(self._channel, rpcs.SET_AUTOSTOP, autostop_request(autostop))
 
     async def autostopping(self) -> bool:
         """See ClusterClient."""

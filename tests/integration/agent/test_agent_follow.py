@@ -326,7 +326,7 @@ def test_grpc_is_as_new_as_we_ask_for() -> None:
 
 
 async def test_whoever_follows_a_busy_log_can_be_cancelled_at_any_moment(cluster: Cluster) -> None:
-    job_id = await cluster.submit("while head -c 100000 /dev/zero | tr \"\\0\" x; do :; done")
+    job_id = await cluster.submit('while head -c 100000 /dev/zero | tr "\\0" x; do :; done')
 
     async def read() -> None:
         async for _ in await cluster.follow(job_id):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.infra.local import LocalInfra
 from tests.integration.agent.jobs_wire import (
     FAILED,
     FAILED_SETUP,
@@ -22,7 +19,7 @@ from tests.integration.agent.jobs_wire import (
     finished,
     refusal,
 )
-from tests.integration.clusters import Cluster, quiet
+from tests.integration.clusters import Cluster
 
 
 @pytest.fixture
@@ -31,17 +28,8 @@ def wire(cluster: Cluster) -> Wire:
 
 
 @pytest.fixture
-async def gpus(tmp_path: Path) -> AsyncIterator[Wire]:
-    """A cluster whose node has 2 CPUs and four devices, whatever this machine has."""
-    infra = LocalInfra(tmp_path / "clusters")
-    handle = await infra.provision("c1", quiet)
-    cluster = Cluster(infra, tmp_path / "clusters", handle, await infra.connect(handle))
-    node = {"cpus": 2, "memory": 8, "accelerators": {"V100": 4}}
-    (cluster.directory / "agent" / "node.json").write_text(json.dumps(node))
-    await cluster.kill_agent()
-    await cluster.restart_agent()
-    yield Wire(cluster)
-    await cluster.remove()
+def gpus(node_with_gpus: Cluster) -> Wire:
+    return Wire(node_with_gpus)
 
 
 def files(directory: Path) -> set[Path]:

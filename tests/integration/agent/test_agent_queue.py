@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from airflow_provider.runtime.client import JobStatus, RequestRefused
 from airflow_provider.runtime.client.base import Demand
-from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import OWNER, Cluster, quiet
+from tests.integration.clusters import OWNER, Cluster
 
 FULL = Demand(cpus=2)
 HALF = Demand(cpus=1)
@@ -24,17 +20,8 @@ WAITS = 'echo ready; until [ -e "${HOME%/*/home}/go" ]; do sleep 0.05; done'
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A cluster whose node has 2 CPUs, 8 GiB and four devices, whatever this machine has."""
-    infra = LocalInfra(tmp_path / "clusters")
-    handle = await infra.provision("c1", quiet)
-    cluster = Cluster(infra, tmp_path / "clusters", handle, await infra.connect(handle))
-    node = {"cpus": 2, "memory": 8, "accelerators": {"V100": 4}}
-    (cluster.directory / "agent" / "node.json").write_text(json.dumps(node))
-    await cluster.kill_agent()
-    await cluster.restart_agent()
-    yield cluster
-    await cluster.remove()
+def cluster(node_with_gpus: Cluster) -> Cluster:
+    return node_with_gpus
 
 
 async def statuses(cluster: Cluster) -> dict[int, str]:
