@@ -50,7 +50,7 @@ async def test_k53_the_same_key_five_times_at_once_is_one_job_that_runs_once(sky
         await client.close()
 
 
-async def test_i1_4_i1_5_i1_20_after_lost_answers_a_job_is_there_once_and_its_log_comes_once_through_cuts(
+async def test_i1_04_i1_5_i1_20_after_lost_answers_a_job_is_there_once_and_its_log_comes_once_through_cuts(
     skylet: Skylet, between: Between, disturbed: SkyletClient, client: SkyletClient
 ) -> None:
     between.lost_answers.update({"AddJob": 1, "QueueJob": 1})
@@ -125,7 +125,7 @@ async def test_k52_unknown_and_internal_errors_are_failures_and_no_sign_of_anoth
     await channel.close()
 
 
-async def test_i1_6_a_driver_that_dies_is_noticed_is_no_success_and_leaves_nothing(
+async def test_i1_06_a_driver_that_dies_is_noticed_is_no_success_and_leaves_nothing(
     skylet: Skylet, client: SkyletClient
 ) -> None:
     job_id = await client.submit(new_key(), OWNER, job("echo $$; printf half; sleep 1000"))
@@ -140,7 +140,7 @@ async def test_i1_6_a_driver_that_dies_is_noticed_is_no_success_and_leaves_nothi
     assert seen.text.endswith("\n")
 
 
-async def test_i1_6_a_driver_that_dies_whole_while_its_job_waits_is_noticed_and_the_next_job_starts(
+async def test_i1_06_a_driver_that_dies_whole_while_its_job_waits_is_noticed_and_the_next_job_starts(
     skylet: Skylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_provider.runtime.client.skylet._LAST_WORD_SECONDS", 1.0)

@@ -184,7 +184,7 @@ async def test_k39_each_line_comes_once_over_streams_that_keep_breaking(cluster:
 
 
 @pytest.mark.own_cluster
-async def test_a_slow_reader_of_200_megabytes_costs_the_agent_no_memory(cluster: Cluster) -> None:
+async def test_k20_a_slow_reader_of_200_megabytes_costs_the_agent_no_memory(cluster: Cluster) -> None:
     job_id = await cluster.submit("yes 0123456789abcde | head -c 200000000")
     stream = await cluster.follow(job_id)
     pid = cluster.agent_pid

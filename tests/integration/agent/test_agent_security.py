@@ -116,7 +116,7 @@ async def test_the_socket_and_its_directory_are_for_one_user(agent: Agent) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-async def test_another_user_can_neither_connect_nor_read_anything(agent: Agent) -> None:
+async def test_i3_18_another_user_can_neither_connect_nor_read_anything(agent: Agent) -> None:
     await start(agent, "echo hello; touch a_file; echo x > ~/other; sleep 600", setup="echo set up")
     assert await asyncio.to_thread(tries, NOBODY, agent.root) == {
         "uid": NOBODY,
@@ -210,7 +210,7 @@ def holding(directory: Path) -> list[Path]:
 # ---- sizes and paths
 
 
-async def test_a_root_whose_socket_has_too_long_a_path_works(open_directory: Path) -> None:
+async def test_k83_a_root_whose_socket_has_too_long_a_path_works(open_directory: Path) -> None:
     root = open_directory.joinpath(*["a-directory-with-a-long-name"] * 8, "cluster")
     root.mkdir(parents=True)
     assert len(str(root / "agent" / "agent.sock")) > 107

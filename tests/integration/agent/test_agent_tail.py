@@ -353,7 +353,7 @@ async def test_a_client_that_is_killed_leaves_nothing_in_the_agent(wire: Wire, s
 
 
 @pytest.mark.own_cluster
-async def test_a_reader_that_stalls_costs_the_agent_no_memory(wire: Wire) -> None:
+async def test_k20_a_reader_that_stalls_costs_the_agent_no_memory(wire: Wire) -> None:
     size = 300_000_000
     pid = wire.cluster.agent_pid
     job_id = await wire.cluster.submit(f"yes 0123456789abcde | head -c {size}")

@@ -129,7 +129,7 @@ async def test_k52_a_status_of_a_later_skypilot_is_told_and_not_guessed(
         await client.status(1)
 
 
-async def test_i1_1_times_are_exact(server: ScriptedSkylet, client: SkyletClient) -> None:
+async def test_i1_01_times_are_exact(server: ScriptedSkylet, client: SkyletClient) -> None:
     has(server, info(pb.JOB_STATUS_RUNNING))
     state = await client.status(1)
     assert (state.submitted_at, state.started_at) == (1796050373.40377, 1796050374.25)
@@ -166,7 +166,7 @@ async def test_i1_20_a_submit_that_fails_all_the_time_ends_and_never_adds_withou
     assert "QueueJob" not in server.calls
 
 
-async def test_i1_5_the_lowest_id_of_a_key_is_the_job_and_is_queued_when_nobody_else_does(
+async def test_i1_05_the_lowest_id_of_a_key_is_the_job_and_is_queued_when_nobody_else_does(
     server: ScriptedSkylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(skylet_module, "_OTHERS_SECONDS", 0.3)

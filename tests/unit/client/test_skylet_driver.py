@@ -270,7 +270,7 @@ def test_k12_a_cancel_ends_all_that_the_job_started_before_it_says_so(node: Node
     assert node.row["status"] == "CANCELLED"
 
 
-def test_i1_9_a_late_success_does_not_overwrite_a_cancel(node: Node) -> None:
+def test_i1_09_a_late_success_does_not_overwrite_a_cancel(node: Node) -> None:
     node.start("true", delay=0.5)
     node.set_status("CANCELLED")
     node.started[0].wait(30)
@@ -286,7 +286,7 @@ def test_a_program_that_is_told_to_end_by_no_cancel_is_no_cancelled_job(node: No
 
 
 @pytest.mark.parametrize("victim", ["runner", "keeper"])
-def test_i1_6_whichever_half_dies_the_other_ends_the_job_and_says_so(node: Node, victim: str) -> None:
+def test_i1_06_whichever_half_dies_the_other_ends_the_job_and_says_so(node: Node, victim: str) -> None:
     started = node.start("trap '' TERM; printf half; sleep 1000")
     node.until(lambda: "half" in node.log() and node.row["status"] == "RUNNING", "the job")
     (runner,) = psutil.Process(started.pid).children()
@@ -297,7 +297,7 @@ def test_i1_6_whichever_half_dies_the_other_ends_the_job_and_says_so(node: Node,
     started.wait(20)
 
 
-def test_i1_4_a_program_that_was_queued_twice_runs_once_and_both_say_the_same(node: Node) -> None:
+def test_i1_04_a_program_that_was_queued_twice_runs_once_and_both_say_the_same(node: Node) -> None:
     first = node.start("echo one >> count; until [ -e go ]; do sleep 0.01; done")
     node.until(lambda: (node.home / "sky_workdir" / "count").exists(), "the job")
     second = node.start("echo one >> count")
@@ -310,7 +310,7 @@ def test_i1_4_a_program_that_was_queued_twice_runs_once_and_both_say_the_same(no
     assert node.log() == MARKER_LINE
 
 
-def test_i1_4_a_cancel_of_the_second_program_reaches_the_first(node: Node) -> None:
+def test_i1_04_a_cancel_of_the_second_program_reaches_the_first(node: Node) -> None:
     first = node.start("echo ready; sleep 1000")
     node.until(lambda: "ready" in node.log(), "the job")
     second = node.start("echo two")
@@ -321,7 +321,7 @@ def test_i1_4_a_cancel_of_the_second_program_reaches_the_first(node: Node) -> No
     assert node.below() == []
 
 
-def test_i1_5_the_same_key_under_another_id_does_not_run(node: Node) -> None:
+def test_i1_05_the_same_key_under_another_id_does_not_run(node: Node) -> None:
     assert node.run("echo one >> count") == 0
     node.set_status("PENDING")
     assert node.run("echo one >> count", job_id=2) == 1
