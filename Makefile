@@ -29,6 +29,7 @@ demo: $(READY) ## a training chain in a real Airflow loses its machine half-way 
 	@KEEP="$(KEEP)" $(BIN)/python -m demo
 
 test: $(READY) $(PEER) ## the whole test suite (ARGS="-k name" to choose)
+	@sh tests/hosts/packages.sh
 	@if [ -n '$(ARGS)' ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
 	mkdir -p build; \
 	echo "The tests with a real Airflow run beside the others; their output follows at the end."; \

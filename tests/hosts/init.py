@@ -2,12 +2,13 @@
 
 Runs as a program of its own, started by ``Host`` in new mount, UTS, IPC, network and PID namespaces, and so imports only
 what is loaded before the old root is left. Speaks with ``Host`` over its standard streams: writes its pid as the machine
-sees it, reads a line once the network cable is plugged in, writes ``up`` once the network works. From then on its
+sees it, reads its plan (one line) once the network cable is plugged in, writes ``up`` once the network works. From then on its
 standard input is a lifeline: at its end (the test run is over, in whatever way) the host ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fnmatch
 import json
@@ -15,7 +16,7 @@ import os
 import select
 import signal
 import socket
-import sys
+from pathlib import Path
 from typing import TypedDict
 
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND = 1, 2, 4, 8, 32, 4096
@@ -23,6 +24,9 @@ DETACH = 2
 
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders beside /usr that belong to the system; links into /usr on most distributions."""
+
+IP_PLACES = ("/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip")
+"""Where `ip` may be."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -49,14 +53,15 @@ class Plan(TypedDict):
     sshd_log: str
 
 
-def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    done = _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, options: str = "") -> None:
+    names = os.fsencode(source), os.fsencode(target), kind.encode()
+    done = _libc.mount(*names, ctypes.c_ulong(flags), options.encode())
     if done != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mount {source} as {target}: {os.strerror(number)}")
 
 
-def bind(source: str, target: str, flags: int = 0) -> None:
+def bind(source: str | Path, target: Path, flags: int = 0) -> None:
     """Show a file or folder in a second place, with flags of its own there (the kernel takes them in a second step)."""
     mount(source, target, flags=BIND)
     if flags:
@@ -65,67 +70,67 @@ def bind(source: str, target: str, flags: int = 0) -> None:
 
 def make_root(plan: Plan) -> None:
     """Build the host's root: the machine's system read-only, all else its own; nothing else of the machine is seen."""
-    root, disk, etc = plan["root"], plan["disk"], plan["etc"]
+    root, disk = Path(plan["root"]), Path(plan["disk"])
     own = NOSUID | NODEV | (NOEXEC if plan["noexec"] else 0)
     mount("tmpfs", root, "tmpfs", NODEV, "mode=755,size=16m")
     for name in ("usr", "etc", "dev", "proc", "sys", "run", "root", "home", "tmp", "var"):
-        os.mkdir(f"{root}/{name}")
-    bind("/usr", f"{root}/usr", RDONLY | NODEV)
+        (root / name).mkdir()
+    bind("/usr", root / "usr", RDONLY | NODEV)
     for name in MERGED:
-        if os.path.islink(f"/{name}"):
-            os.symlink(os.readlink(f"/{name}"), f"{root}/{name}")
-        elif os.path.isdir(f"/{name}"):
-            os.mkdir(f"{root}/{name}")
-            bind(f"/{name}", f"{root}/{name}", RDONLY | NODEV)
-    bind("/etc", f"{root}/etc", RDONLY | NODEV)
-    for name in os.listdir(etc):
-        if os.path.isfile(f"{root}/etc/{name}") and not os.path.islink(f"{root}/etc/{name}"):
-            bind(f"{etc}/{name}", f"{root}/etc/{name}")
+        beside = Path("/", name)
+        if beside.is_symlink():
+            (root / name).symlink_to(beside.readlink())
+        elif beside.is_dir():
+            (root / name).mkdir()
+            bind(beside, root / name, RDONLY | NODEV)
+    bind("/etc", root / "etc", RDONLY | NODEV)
+    for file in Path(plan["etc"]).iterdir():
+        place = root / "etc" / file.name
+        if place.is_file() and not place.is_symlink():
+            bind(file, place)
     for name in ("root", "home", "tmp", "var"):
-        bind(f"{disk}/{name}", f"{root}/{name}", own)
-    mount("tmpfs", f"{root}/run", "tmpfs", own, "mode=755,size=64m")
-    os.mkdir(f"{root}/run/sshd", 0o755)
-    _make_devices(root, own)
-    mount("proc", f"{root}/proc", "proc", NOSUID | NODEV | NOEXEC)
-    mount("sysfs", f"{root}/sys", "sysfs", RDONLY | NOSUID | NODEV | NOEXEC)
-    with open(f"{root}/run/boot_id", "w") as file:
-        file.write(plan["boot_id"] + "\n")
-    bind(f"{root}/run/boot_id", f"{root}/proc/sys/kernel/random/boot_id", RDONLY)
-    _hide_commands(root, plan["hidden_commands"])
+        bind(disk / name, root / name, own)
+    mount("tmpfs", root / "run", "tmpfs", own, "mode=755,size=64m")
+    (root / "run/sshd").mkdir(mode=0o755)
+    _make_devices(root / "dev", own)
+    mount("proc", root / "proc", "proc", NOSUID | NODEV | NOEXEC)
+    mount("sysfs", root / "sys", "sysfs", RDONLY | NOSUID | NODEV | NOEXEC)
+    (root / "run/boot_id").write_text(plan["boot_id"] + "\n")
+    bind(root / "run/boot_id", root / "proc/sys/kernel/random/boot_id", RDONLY)
+    if plan["hidden_commands"]:
+        _hide_commands(root, plan["hidden_commands"])
 
 
-def _make_devices(root: str, own: int) -> None:
-    mount("tmpfs", f"{root}/dev", "tmpfs", NOSUID, "mode=755,size=1m")
+def _make_devices(dev: Path, own: int) -> None:
+    mount("tmpfs", dev, "tmpfs", NOSUID, "mode=755,size=1m")
     for name in DEVICES:
-        with open(f"{root}/dev/{name}", "w"):
-            pass
-        bind(f"/dev/{name}", f"{root}/dev/{name}")
-    os.mkdir(f"{root}/dev/pts")
-    mount("devpts", f"{root}/dev/pts", "devpts", NOSUID | NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    os.mkdir(f"{root}/dev/shm")
-    mount("tmpfs", f"{root}/dev/shm", "tmpfs", own, "mode=1777")
-    links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
-    links.update(stdin="/proc/self/fd/0", stdout="/proc/self/fd/1", stderr="/proc/self/fd/2")
-    for name, target in links.items():
-        os.symlink(target, f"{root}/dev/{name}")
+        (dev / name).touch()
+        bind(f"/dev/{name}", dev / name)
+    (dev / "pts").mkdir()
+    mount("devpts", dev / "pts", "devpts", NOSUID | NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    (dev / "shm").mkdir()
+    mount("tmpfs", dev / "shm", "tmpfs", own, "mode=1777")
+    (dev / "ptmx").symlink_to("pts/ptmx")
+    (dev / "fd").symlink_to("/proc/self/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        (dev / name).symlink_to(f"/proc/self/fd/{number}")
 
 
-def _hide_commands(root: str, patterns: list[str]) -> None:
+def _hide_commands(root: Path, patterns: list[str]) -> None:
     """Show folders of commands without some: links to all others, in the place of the folder."""
-    if not patterns:
-        return
-    for number, folder in enumerate(("usr/bin", "usr/local/bin")):
-        real, shown = f".commands/{number}", f"{root}/.shown/{number}"
-        os.makedirs(f"{root}/{real}")
-        os.makedirs(shown)
-        bind(f"/{folder}", f"{root}/{real}", RDONLY | NODEV)
-        for name in os.listdir(f"/{folder}"):
-            if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-                os.symlink(f"/{real}/{name}", f"{shown}/{name}")
-        bind(shown, f"{root}/{folder}", RDONLY | NODEV)
+    for folder in ("usr/bin", "usr/local/bin"):
+        real, shown = Path("/.commands", folder), root / ".shown" / folder
+        within = root / real.relative_to("/")
+        within.mkdir(parents=True)
+        shown.mkdir(parents=True)
+        bind(Path("/", folder), within, RDONLY | NODEV)
+        for command in within.iterdir():
+            if not any(fnmatch.fnmatch(command.name, pattern) for pattern in patterns):
+                (shown / command.name).symlink_to(real / command.name)
+        bind(shown, root / folder, RDONLY | NODEV)
 
 
-def enter(root: str) -> None:
+def enter(root: Path) -> None:
     """Make a folder the root and let go of the old one."""
     os.chdir(root)
     if _libc.pivot_root(b".", b".") != 0 or _libc.umount2(b".", DETACH) != 0:
@@ -143,7 +148,7 @@ def start(command: list[str], stdin: int, output: int) -> int:
             os.dup2(stdin, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            os.execve(command[0], command, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"})
+            os.execve(command[0], command, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"})  # noqa: S606 - no shell is wanted
         finally:
             os._exit(127)
     return pid
@@ -153,7 +158,7 @@ def configure_network(commands: list[str], log: int) -> None:
     reader, writer = os.pipe()
     os.write(writer, "".join(f"{command}\n" for command in commands).encode())
     os.close(writer)
-    ip = next(path for path in ("/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip") if os.path.exists(path))
+    ip = next(path for path in IP_PLACES if Path(path).exists())
     _, status = os.waitpid(start([ip, "-batch", "-"], reader, log), 0)
     os.close(reader)
     if status != 0:
@@ -175,29 +180,35 @@ def serve() -> None:
 
 
 def collect(wake_reader: int) -> None:
-    try:
+    with contextlib.suppress(BlockingIOError):
         os.read(wake_reader, 65536)
-    except BlockingIOError:
-        pass
-    try:
+    # Without any child left: sshd has ended; a host may be up without it.
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass  # sshd has ended, and nothing else runs: a host may be up without it
+
+
+def read_line() -> bytes:
+    """Return a line of the standard input, what there is of it when that ends; reads nothing beyond it."""
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(0, 1)):
+        line += more
+    return line
 
 
 def main() -> None:
-    plan: Plan = json.loads(sys.argv[1])
     # /proc is still the machine's: this is the pid there.
-    os.write(1, os.readlink("/proc/self").encode() + b"\n")
-    if os.read(0, 1) != b"\n":
-        return
+    os.write(1, os.fsencode(Path("/proc/self").readlink()) + b"\n")
+    line = read_line()
+    if not line.endswith(b"\n"):
+        return  # the test run is over
+    plan: Plan = json.loads(line)
     os.umask(0o022)
     log = os.open(plan["sshd_log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     socket.sethostname(plan["hostname"])
     configure_network(plan["network"], 2)
     make_root(plan)
-    enter(plan["root"])
+    enter(Path(plan["root"]))
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     start(plan["sshd"], nothing, log)
     os.write(1, b"up\n")

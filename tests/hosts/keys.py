@@ -66,8 +66,10 @@ def generate(wanted: dict[Path, str], encrypted: Key | None = None) -> None:
         passphrase = encrypted.passphrase if encrypted and encrypted.path == path else ""
         words = [command("ssh-keygen"), "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)]
         words += ["-b", str(_SIZES[kind])] if kind in _SIZES else []
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        running.append(subprocess.Popen(words, text=True, **streams))
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        running.append(process)
     said = [(process.communicate()[0], process.returncode) for process in running]
     if failed := [text for text, code in said if code != 0]:
         raise LabError(f"ssh-keygen: {' '.join(failed)}")

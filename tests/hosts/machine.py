@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +104,26 @@ def carriers(marker: str, value: str) -> list[int]:
     return found
 
 
+def end(pids: Iterable[int], seconds: float = 10.0) -> None:
+    """Kill processes and wait until they have ended.
+
+    Raises:
+        LabError: one goes on after a time.
+    """
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            if not select.select([handle], [], [], seconds)[0]:
+                raise LabError(f"process {pid} cannot be ended")
+        finally:
+            os.close(handle)
+
+
 def mounts_below(directory: Path) -> list[Path]:
     """Return the mount points in a folder, the innermost first."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
@@ -120,4 +144,6 @@ def ssh_version() -> tuple[int, int]:
 @cache
 def can_delay() -> bool:
     """Whether the kernel can delay packets (`sch_netem`)."""
-    return run(*IN_NAMESPACES[:-2], "tc", "qdisc", "add", "dev", "lo", "root", "netem", check=False).returncode == 0
+    return (
+        run(*IN_NAMESPACES, "tc", "qdisc", "add", "dev", "lo", "root", "netem", check=False).returncode == 0
+    )

@@ -66,7 +66,9 @@ def etc_files(settings: HostSettings, *, name: str, address: str, machine_id: st
     accounts += [("sshd", 59_998, "/run/sshd", "/usr/sbin/nologin")]
     accounts += [("nobody", 65_534, "/nonexistent", "/usr/sbin/nologin")]
     return {
-        "passwd": "".join(f"{who}:x:{uid}:{uid}:{who}:{home}:{shell}\n" for who, uid, home, shell in accounts),
+        "passwd": "".join(
+            f"{who}:x:{uid}:{uid}:{who}:{home}:{shell}\n" for who, uid, home, shell in accounts
+        ),
         "group": "".join(f"{who}:x:{uid}:\n" for who, uid, _, _ in accounts) + "tty:x:5:\n",
         # No password fits `*`, and unlike `!` it does not lock the account.
         "shadow": "".join(f"{who}:*:19000:0:99999:7:::\n" for who, _, _, _ in accounts),

@@ -40,9 +40,10 @@ class Gate(_Handler):
         """Refuse from now on."""
         self._why = why
 
-    def open(self) -> None:
-        """Let calls through again."""
-        self._why = ""
+    def open(self, why: str) -> None:
+        """Let calls through again, unless it was closed for another reason meanwhile."""
+        if self._why == why:
+            self._why = ""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails

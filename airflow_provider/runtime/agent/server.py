@@ -104,7 +104,7 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     autostop = Autostop(
         directory=directory,
         boot_id=node.boot_id(),
-        live=lambda: len(jobs.live()),
+        live=lambda: len(jobs.live()) + jobs.arriving,
         held=lease.held_seconds,
         gate=gate,
         initial=config.autostop,
@@ -116,6 +116,7 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
         private_home=config.disposable,
         capacity=node.load(directory),
         on_change=autostop.activity,
+        refusing=lambda: gate.closed,
     )
     await autostop.load()
     await jobs.load()

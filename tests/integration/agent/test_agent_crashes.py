@@ -147,7 +147,8 @@ async def test_a_submit_that_was_never_accepted_leaves_no_secrets(cluster: Clust
     table.close()
     cluster.job_directory(job_id).variables_file.write_text('{"TOKEN": "s3cret"}')
     await cluster.restart_agent()
-    assert not cluster.job_directory(job_id).path.exists()
+    assert not list(cluster.directory.glob(f"jobs/{job_id}"))
+    assert not list(cluster.directory.glob(f"sky_logs/{job_id}-*"))
     assert await cluster.submit("true") != job_id
 
 

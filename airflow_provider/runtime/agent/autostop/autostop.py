@@ -278,11 +278,11 @@ class Autostop:
         self._gate.close(why)
         async with self._storing:
             await self._keep()
-            if not self._wake.is_set():
+            if not self._wake.is_set() and self._live() == self._found.live_jobs:
                 return Decision(action, why)
             # A job or a setting that had passed the gate: it is looked at first.
             self._stopping = Action.NOTHING
-            self._gate.open()
+            self._gate.open(why)
             await self._keep()
         return None
 

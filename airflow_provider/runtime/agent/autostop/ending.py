@@ -38,10 +38,13 @@ async def until_due(stop: asyncio.Event, lease: Lease, autostop: Autostop, gate:
     """Wait for the reason to end: None when it is the stop signal."""
 
     async def lease_over() -> Decision:
-        await lease.expired()
-        why = f"no controller was heard for {lease.seconds} s"
-        gate.close(why)
-        return Decision(Action.DOWN, why)
+        while True:
+            await lease.expired()
+            why = f"no controller was heard for {lease.seconds} s"
+            gate.close(why)
+            if lease.left() <= 0:
+                return Decision(Action.DOWN, why)
+            gate.open(why)  # one was heard in this very moment
 
     autostopped = asyncio.create_task(autostop.due())
     expired = asyncio.create_task(lease_over())

@@ -6,6 +6,7 @@ the drivers do not.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -46,7 +47,7 @@ def main(descriptor: int) -> None:
             try:
                 handle = _fork(os.fsdecode(path), channel, drive)
             except OSError as error:
-                channel.send(bytes([_ERROR]) + str(error).encode())
+                channel.send(bytes([_ERROR, error.errno or 0]) + str(error.strerror or error).encode())
                 continue
             poll.register(handle, select.POLLIN)
             socket.send_fds(channel, [bytes([_PIDFD])], [handle])
@@ -70,7 +71,10 @@ def ask(channel: socket.socket, path: str) -> int:
     if not word:
         raise EOFError("the process that starts drivers is gone")
     if word[0] == _ERROR:
-        raise OSError(word[1:].decode(errors="replace"))
+        raise OSError(word[1], word[2:].decode(errors="replace"))
+    if not handles:
+        # It runs; the job's lock tells whoever looks for it.
+        raise OSError(errno.EMFILE, "no descriptor is left to watch a driver with")
     return handles[0]
 
 

@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.driver.zygote import ask
+from airflow_provider.runtime.agent.jobs.jobdir import read_file
 from airflow_provider.runtime.agent.process import processes
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ _ZYGOTE = (
     "from airflow_provider.runtime.agent.driver.zygote import main; main(int(sys.argv[2]))"
 )
 _LOOK_SECONDS = 0.02
+_FREE_SECONDS = 2.0
+"""How long a lock may be held by nobody that can be found."""
 
 
 class Drivers:
@@ -102,7 +106,8 @@ class Drivers:
 
 async def find_driver(directory: JobDirectory) -> int | None:
     """Return the pidfd of the live driver, None when there is none."""
-    while True:
+    deadline = time.monotonic() + _FREE_SECONDS
+    while time.monotonic() < deadline:
         try:
             lock = await asyncio.to_thread(directory.lock)
         except OSError:
@@ -116,6 +121,7 @@ async def find_driver(directory: JobDirectory) -> int | None:
                 return os.pidfd_open(pid)
         # It has the lock and has not said its pid yet, or is gone and the kernel has not freed its lock.
         await asyncio.sleep(_LOOK_SECONDS)
+    return None  # something else took the lock: a process of the job, say, that opened all it could find
 
 
 def shut_out(directory: JobDirectory) -> int | None:
@@ -124,6 +130,9 @@ def shut_out(directory: JobDirectory) -> int | None:
         lock = directory.lock()
     except OSError:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # no directory, so no driver can start in it
+    pid = directory.driver_pid()
+    if lock is None and pid is not None and not (pid and Path(f"/proc/{pid}").exists()):
+        lock = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # whoever has it, it is not the driver
     if lock is not None:
         with suppress(OSError):
             directory.write_driver_pid(0)
@@ -133,7 +142,7 @@ def shut_out(directory: JobDirectory) -> int | None:
 def last_line(path: Path) -> str:
     """Return ``": "`` and the last line of a file, or nothing when it has none."""
     try:
-        lines = path.read_text(errors="replace").strip().splitlines()
-    except OSError:
+        lines = read_file(path, tail=True).strip().splitlines()
+    except (OSError, ValueError):
         return ""
     return f": {lines[-1]}" if lines else ""

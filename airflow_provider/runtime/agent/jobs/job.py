@@ -74,11 +74,15 @@ class Job:
     followers: int = 0
     """How many want to know of new lines in its log."""
 
-    def signal_driver(self) -> None:
-        """Ask the driver, if there is one, to end the job; kill it when the job is to have no time for that."""
-        if self.driver is not None:
-            with suppress(ProcessLookupError):  # its end is about to be noticed
-                signal.pidfd_send_signal(self.driver, signal.SIGKILL if self.kill else signal.SIGTERM)
+    unsaved: bool = False
+    """Whether the table does not have the present row yet."""
+
+    def signal_driver(self, *numbers: signal.Signals) -> None:
+        """Send signals to the driver, if there is one."""
+        for number in numbers:
+            if self.driver is not None:
+                with suppress(ProcessLookupError):  # its end is about to be noticed
+                    signal.pidfd_send_signal(self.driver, number)
 
 
 def reported(row: JobRow, report: Report) -> JobRow | None:

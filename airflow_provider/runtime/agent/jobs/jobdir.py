@@ -12,9 +12,11 @@ all the rest.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,12 @@ REPORTED = frozenset(
     {"PENDING", "SETTING_UP", "RUNNING", "SUCCEEDED", "FAILED", "FAILED_SETUP", "FAILED_DRIVER", "CANCELLED"}
 )
 """Statuses that a driver may report: names of the wire's ``JobStatus``."""
+
+ENDED = frozenset({"SUCCEEDED", "FAILED", "FAILED_SETUP", "FAILED_DRIVER", "CANCELLED"})
+"""Those of them that are a driver's last word."""
+
+_REPORT_BYTES = 1 << 20
+_TAIL_BYTES = 16 * 1024
 
 
 class FileOrder(NamedTuple):
@@ -76,6 +84,7 @@ class JobDirectory:
         """Everything that the job and its driver printed, in order."""
         self.tasks = self.logs / "tasks"
         """Where each stage has a log of its own."""
+        self.program_file = path / "program.py"
         self.program_report_file = path / "program.json"
         self.order_file = path / "order.json"
         self.variables_file = path / "variables.json"
@@ -102,16 +111,24 @@ class JobDirectory:
 
     def assign(self, devices: str) -> None:
         """Write into the order which devices the job has. Before its driver starts."""
-        write_private(self.order_file, json.dumps({**json.loads(_read(self.order_file)), "devices": devices}))
+        write_private(
+            self.order_file, json.dumps({**json.loads(read_file(self.order_file)), "devices": devices})
+        )
 
     def order(self) -> Order:
         """Return the agent's order."""
-        data = json.loads(_read(self.order_file))
+        data = json.loads(read_file(self.order_file))
         return Order(**{**data, "files": [FileOrder(**item) for item in data["files"]]})
+
+    def forget_secrets(self) -> None:
+        """Remove what may hold secrets and is not needed any more. Blocking."""
+        for file in (self.variables_file, self.program_file):
+            with suppress(OSError):
+                file.unlink()
 
     def take_variables(self) -> dict[str, str]:
         """Return the job's variables and remove the file: secrets stay on disk no longer than needed."""
-        variables: dict[str, str] = json.loads(_read(self.variables_file))
+        variables: dict[str, str] = json.loads(read_file(self.variables_file))
         self.variables_file.unlink()
         return variables
 
@@ -125,16 +142,19 @@ class JobDirectory:
     def report(self) -> Report | None:
         """Return the driver's last report; None before the first, and when what is there is none."""
         try:
-            said: dict[str, Any] = json.loads(_read(self.report_file))
+            said: dict[str, Any] = json.loads(read_file(self.report_file, limit=_REPORT_BYTES))
             # Jobs run as the same user and may write here by accident: nothing in it is taken on trust.
             sound = (
                 said["status"] in REPORTED
-                and all(isinstance(code, int) for code in said["exit_codes"])
+                and all(map(_int32, said["exit_codes"]))
                 and isinstance(said["reason"], str)
                 and isinstance(said["output"], (str, type(None)))
-                and isinstance(said["started_at"], (int, float))
-                and isinstance(said["ended_at"], (int, float))
+                and _moment(said["started_at"])
+                and _moment(said["ended_at"])
+                and bool(said["ended_at"]) == (said["status"] in ENDED)
             )
+            # What cannot be written as UTF-8 could not be stored, nor told.
+            f"{said['reason']}{said['output']}".encode()
             return Report(**{**said, "exit_codes": tuple(said["exit_codes"])}) if sound else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -146,7 +166,7 @@ class JobDirectory:
     def driver_pid(self) -> int | None:
         """Return the pid that the driver wrote at its start; None when it never started, 0 when none may start."""
         try:
-            return int(json.loads(_read(self.driver_file))["pid"])
+            return int(json.loads(read_file(self.driver_file, limit=_REPORT_BYTES))["pid"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError):
@@ -181,5 +201,40 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+def open_regular(path: Path) -> int:
+    """Open a file to read; jobs may put anything in its place, and nothing that blocks is opened.
+
+    Raises:
+        OSError: it is not there, or no regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle
+
+
+def read_file(path: Path, *, limit: int = 256 << 20, tail: bool = False) -> str:
+    """Return the text of a file, or its end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+        ValueError: it has more than ``limit`` bytes.
+    """
+    handle = open_regular(path)
+    with open(handle, "rb") as file:
+        size = os.fstat(handle).st_size
+        if tail:
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace")
+        if size > limit:
+            raise ValueError(f"{path} has {size} bytes")
+        return file.read(limit).decode("utf-8", "surrogateescape")
+
+
+def _int32(code: object) -> bool:
+    return isinstance(code, int) and -(1 << 31) <= code < 1 << 31
+
+
+def _moment(seconds: object) -> bool:
+    return isinstance(seconds, (int, float)) and 0 <= seconds < float("inf")

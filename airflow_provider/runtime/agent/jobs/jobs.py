@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -55,6 +54,7 @@ class Jobs:
         private_home: Whether each job has a home directory of its own.
         capacity: What the node has for jobs.
         on_change: Called whenever a job was accepted or has ended.
+        refusing: Whether the cluster's end is decided, so that no job may come any more.
 
     Raises:
         DamagedTable: the job table cannot be used any more.
@@ -68,11 +68,15 @@ class Jobs:
         private_home: bool,
         capacity: Node,
         on_change: Callable[[], None] = lambda: None,
+        refusing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._root = root
         self._cluster = cluster
         self._private_home = private_home
         self._on_change = on_change
+        self._refusing = refusing
+        self.arriving = 0
+        """How many jobs are being accepted: not live yet, and not to be overlooked."""
         self._background = Background()
         self._store = Store(root / "agent" / "jobs.db", self._background, self._ended)
         self._supervisor = Supervisor(cluster=cluster, store=self._store, background=self._background)
@@ -92,12 +96,11 @@ class Jobs:
         for row in await self._store.call(JobTable.live):
             if row.status != "INIT":
                 adopting.append(self._background.spawn(self._adopt(self._hold(row))))
-            elif row.owner_id:
-                # Never accepted, so nobody was told its id; the client asks again with the same key.
-                await self._store.call(partial(JobTable.forget, job_id=row.job_id))
-                await asyncio.to_thread(remove_tree, self._path(row.job_id))
-            else:
+            elif row.program:
                 self._background.spawn(self._expire(self._hold(row)))
+            else:
+                # Never accepted, so nobody was told its id; the client asks again with the same key.
+                await self._discard(self._job(row))
         if adopting:
             # Most are known at once; the end of an orphaned job may take its grace period.
             await asyncio.wait(adopting, timeout=_ADOPT_SECONDS)
@@ -119,7 +122,7 @@ class Jobs:
         async with self._adding:
             pass  # one that is being accepted belongs to those that are cancelled
         live = self.live()
-        for job in live:
+        for job in reversed(live):  # those that wait before those that make room for them
             await self.cancel(job)
         for job in live:
             await self.ended(job)
@@ -173,8 +176,25 @@ class Jobs:
             Closing: the agent is ending.
             Fenced: the key's job has a later owner.
         """
+        return await self._accept(self._submit(new, demand, order, variables, accepted))
+
+    async def _accept(self, work: Coroutine[None, None, Result]) -> Result:
+        """Do what brings a job."""
+        if self._closing or self._refusing():
+            work.close()
+            raise Closing("the cluster is ending")
+
+        self.arriving += 1  # in the same moment as the look at whether it may come
+
+        async def counted() -> Result:
+            try:
+                return await work
+            finally:
+                self.arriving -= 1
+                self._on_change()
+
         # In a task of its own: a caller that gives up in the middle leaves no half a job.
-        return await self._background.unbroken(self._submit(new, demand, order, variables, accepted))
+        return await self._background.unbroken(counted())
 
     async def _submit(
         self,
@@ -198,9 +218,7 @@ class Jobs:
                 await self._enter(job, demand)
             except BaseException:
                 self._forget(job)
-                await asyncio.to_thread(remove_tree, job.directory.path)
-                await asyncio.to_thread(remove_tree, job.directory.logs)
-                await self._store.call(lambda table: table.forget(row.job_id))
+                await self._discard(job)
                 raise
             return job, True
 
@@ -222,10 +240,9 @@ class Jobs:
                         return self._live[known.job_id]
                 job = self._hold(await self._add(new, demand))
                 self._background.spawn(self._expire(job))
-                self._on_change()
                 return job
 
-        return await self._background.unbroken(work())
+        return await self._accept(work())
 
     async def enqueue(self, job: Job, order: Callable[[str, str], Order]) -> None:
         """Queue a job that was added; one that is queued already stays as it is.
@@ -243,16 +260,12 @@ class Jobs:
                             f"job {job.row.job_id} is {job.row.status} ({job.row.reason}) and was never queued"
                         )
                     return
-                if self._closing:
-                    raise Closing("the agent is ending")
                 await self._prepare(job, order, {})
                 await self._enter(job, demand_of(job.row))
 
-        await self._background.unbroken(work())
+        await self._accept(work())
 
     async def _add(self, new: NewJob, demand: Demand) -> JobRow:
-        if self._closing:
-            raise Closing("the agent is ending")
         reason = misfit(self.queue.node, demand)
         if reason is not None:
             raise NeverFits(f"the job can never run on this node: {reason}")
@@ -272,7 +285,6 @@ class Jobs:
         if job.row.status == "PENDING":
             self._live[job.row.job_id] = job
             self.queue.add(job.row.job_id, demand)
-            self._on_change()
             self._schedule()
 
     async def _expire(self, job: Job) -> None:
@@ -321,8 +333,9 @@ class Jobs:
 
     async def _end(self, job: Job) -> None:
         if job.launched:
-            job.signal_driver()
+            self._supervisor.end(job)
         else:
+            self.queue.remove(job.row.job_id)  # first of all: nothing may start it meanwhile
             reason = job.verdict or "it never started"
             await self._background.unbroken(self._store.move(job, lambda row: without_report(row, reason)))
 
@@ -347,13 +360,21 @@ class Jobs:
             self._background.spawn(self._supervisor.launch(job, devices))
 
     async def _adopt(self, job: Job) -> None:
-        if not await self._supervisor.adopt(job):
-            self.queue.add(job.row.job_id, demand_of(job.row))
+        # Whatever becomes of it: what it has, nobody else gets until it has ended.
+        if job.row.status != "PENDING" or await asyncio.to_thread(job.directory.driver_pid) is not None:
+            self.queue.adopt(job.row.job_id, await asyncio.to_thread(self._share, job))
+        if await self._supervisor.adopt(job):
+            return
+        self.queue.remove(job.row.job_id)
+        demand = demand_of(job.row)
+        reason = misfit(self.queue.node, demand)
+        if reason is not None:  # the node has become smaller
+            await self._store.move(
+                job, lambda row: failed(row, f"the job can never run on this node: {reason}")
+            )
+        elif job.row.status == "PENDING":
+            self.queue.add(job.row.job_id, demand)
             self._schedule()
-        elif not job.row.terminal:
-            share = await asyncio.to_thread(self._share, job)
-            if not job.row.terminal:
-                self.queue.adopt(job.row.job_id, share)
 
     def _share(self, job: Job) -> Share:
         """Return what a running job has, from its order."""
@@ -371,9 +392,9 @@ class Jobs:
         return Share(demand.cpus, demand.memory, devices)
 
     def _job(self, row: JobRow) -> Job:
+        logs = self.logs(row)
         if row.status == "INIT":
-            row = replace(row, logs=f"{row.job_id}-{safe_name(row.name)}")  # stored with the first transition
-        logs = self._root / "sky_logs" / row.logs if row.logs else None
+            row = replace(row, logs=logs.name)  # stored with the first transition
         job = Job(row, JobDirectory(self._path(row.job_id), logs))
         if row.terminal:
             job.over.set()
@@ -386,6 +407,7 @@ class Jobs:
         return job
 
     def _ended(self, job: Job) -> None:
+        self._background.spawn(asyncio.to_thread(job.directory.forget_secrets))
         self._forget(job)
         self._on_change()
         self._schedule()
@@ -393,6 +415,18 @@ class Jobs:
     def _forget(self, job: Job) -> None:
         self.queue.remove(job.row.job_id)
         self._live.pop(job.row.job_id, None)
+
+    async def _discard(self, job: Job) -> None:
+        """Remove a job that was never accepted."""
+        await asyncio.to_thread(remove_tree, job.directory.path)
+        await asyncio.to_thread(remove_tree, job.directory.logs)
+        await self._store.call(lambda table: table.forget(job.row.job_id))
+
+    def logs(self, row: JobRow) -> Path:
+        """Return the log directory of a job."""
+        if row.status == "INIT":
+            return self._root / "sky_logs" / f"{row.job_id}-{safe_name(row.name)}"
+        return self._root / "sky_logs" / row.logs if row.logs else self._path(row.job_id)
 
     def _path(self, job_id: int) -> Path:
         return self._root / "jobs" / str(job_id)

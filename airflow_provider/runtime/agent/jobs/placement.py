@@ -114,10 +114,11 @@ def place(node: Node, taken: Iterable[Share], demand: Demand) -> Share | None:
     devices: dict[str, float] = {}
     for model, count in demand.accelerators.items():
         fitting = [device for device in node.devices if matches(model, device.model)]
-        chosen = _devices(fitting, {**used, **devices}, count)
+        chosen = _devices(fitting, Counter(used) + Counter(devices), count)
         if chosen is None:
             return None
-        devices |= chosen
+        for name, part in chosen.items():
+            devices[name] = devices.get(name, 0.0) + part
     return Share(demand.cpus, demand.memory, devices)
 
 

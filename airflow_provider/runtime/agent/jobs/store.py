@@ -61,13 +61,19 @@ class Store:
                 return
             stored = True
             try:
-                stored = await self.call(lambda table: table.move(before.status, after))
+                if job.unsaved:
+                    await self.call(lambda table: table.store(after))
+                else:
+                    stored = await self.call(lambda table: table.move(before.status, after))
+                job.unsaved = False
             except sqlite3.Error as error:
                 if before.status == "INIT":
                     raise  # nobody counts on it yet
                 # Most likely a full disk. Whoever waits must hear of it all the same.
                 log.error("job %s: cannot store %s yet: %s", after.job_id, after.status, error)
-                self._background.spawn(self._later(job, after))
+                if not job.unsaved:
+                    job.unsaved = True
+                    self._background.spawn(self._later(job))
             if not stored:
                 raise RuntimeError(f"job {after.job_id}: the table does not have it as {before.status}")
             # Owner and acknowledged offset may have changed while the database was at work.
@@ -88,9 +94,13 @@ class Store:
         await asyncio.to_thread(self._thread.shutdown)
         self._table.close()
 
-    async def _later(self, job: Job, row: JobRow) -> None:
-        """Store what could not be stored when it happened, unless the job has gone on since."""
-        while job.row.status == row.status:
+    async def _later(self, job: Job) -> None:
+        """Store what could not be stored when it happened, unless a later transition could."""
+        while True:
             await asyncio.sleep(_RETRY_SECONDS)
-            with suppress(sqlite3.Error):
-                return await self.call(lambda table: table.store(row))
+            async with job.moving:
+                if not job.unsaved:
+                    return
+                with suppress(sqlite3.Error):
+                    await self.call(lambda table: table.store(job.row))
+                    job.unsaved = False

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.jobs.drivers import Drivers, find_driver, last_line, shut_out
 from airflow_provider.runtime.agent.jobs.job import Job, reported, without_report
 from airflow_provider.runtime.agent.node import boot_id
+from airflow_provider.runtime.agent.process.children import HURRY
 from airflow_provider.runtime.agent.process.sweep import end_job
+from airflow_provider.runtime.agent.waiting import happens
 from airflow_provider.runtime.agent.watch import DirectoryWatcher
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _KILL_LIMIT_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
+_HURRY_SECONDS = 3.0
+"""How long a driver may take to kill its job."""
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 class Supervisor:
@@ -42,7 +49,8 @@ class Supervisor:
         self._background = background
         self._boot_id = boot_id()
         self._drivers = Drivers(cluster)
-        self._sweepers = ThreadPoolExecutor(4, thread_name_prefix="sweep")
+        # As many as there may be dead drivers at a time: each waits for a grace period.
+        self._sweepers = ThreadPoolExecutor(64, thread_name_prefix="sweep")
         self._watcher = DirectoryWatcher()
         self._watched: set[Job] = set()
 
@@ -71,11 +79,36 @@ class Supervisor:
                 await asyncio.to_thread(job.directory.assign, devices)
             # Watched before it starts, so that not even its first word is missed.
             self._watch_directory(job)
-            self._watch_driver(job, await self._drivers.start(job.directory))
+            self._watch_driver(job, await self._start(job))
         except OSError as error:
             log.error("job %s: its driver cannot be started: %s", job.row.job_id, error)
             self._watcher.unwatch(job.directory.path)
             await self._settle(job, f"the job's driver cannot be started: {error}")
+
+    async def _start(self, job: Job) -> int:
+        while True:
+            try:
+                return await self._drivers.start(job.directory)
+            except OSError as error:
+                # The machine is short of something for the moment. Failing the job would only let the next one fail.
+                if error.errno not in _SHORTAGES or job.row.status != "PENDING" or job.verdict:
+                    raise
+                log.warning("job %s: its driver cannot be started yet: %s", job.row.job_id, error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def end(self, job: Job) -> None:
+        """Have the driver, if there is one, end its job: at once if ``job.kill``, else in its grace period.
+
+        A driver that does not (its job may have stopped it) is killed, and the job swept.
+        """
+        # Asked, not killed, also when there is no time: only the driver sees all that its job started.
+        job.signal_driver(HURRY if job.kill else signal.SIGTERM, signal.SIGCONT)
+        patience = _HURRY_SECONDS if job.kill else job.row.grace_seconds + _KILL_LIMIT_SECONDS
+        self._background.spawn(self._escalate(job, patience))
+
+    async def _escalate(self, job: Job, patience: float) -> None:
+        if not await happens(job.over, patience):
+            job.signal_driver(signal.SIGKILL)
 
     async def adopt(self, job: Job) -> bool:
         """Find out what became of a job that the last agent left unfinished; False when it was never started."""
@@ -118,8 +151,8 @@ class Supervisor:
         job.driver = handle
         self._watched.add(job)
         asyncio.get_running_loop().add_reader(handle, self._driver_ended, job)
-        if job.row.status == "CANCELLING" or job.verdict:
-            job.signal_driver()
+        if job.row.terminal or job.row.status == "CANCELLING" or job.verdict:
+            self.end(job)
 
     def _drop_driver(self, job: Job) -> None:
         if job.driver is not None:
@@ -162,25 +195,29 @@ class Supervisor:
         if job.row.terminal:
             return
         # It died without a last word (killed, out of memory): its job must not go on unwatched.
-        at_once = job.kill or job.row.status == "CANCELLING"
-        await asyncio.get_running_loop().run_in_executor(
-            self._sweepers, _sweep, job, 0.0 if at_once else job.row.grace_seconds
-        )
-        with suppress(OSError):
-            job.directory.variables_file.unlink()
-        told = job.verdict or reason + last_line(job.directory.driver_log)
+        await asyncio.get_running_loop().run_in_executor(self._sweepers, _sweep, job)
+        last = await asyncio.to_thread(last_line, job.directory.driver_log)
+        told = job.verdict or reason + last
         await self._store.move(job, lambda row: without_report(row, told))
 
     async def _read_report(self, job: Job) -> None:
         """Take over what the driver last said."""
         async with job.reading:  # or an older report could be taken over after a newer one
             report = await asyncio.to_thread(job.directory.report)
-            if report is not None:
+            # The last word is the driver's last act: as long as it lives, such a report is somebody else's.
+            if report is not None and (job.driver is None or not report.ended_at):
                 await self._store.move(job, lambda row: reported(row, report))
 
 
-def _sweep(job: Job, grace: float) -> None:
+def _sweep(job: Job) -> None:
     """End what a dead driver left of its job. Blocking."""
-    left = end_job(job.row.marker, grace=grace, limit=grace + _KILL_LIMIT_SECONDS)
+    grace = job.row.grace_seconds
+    left = end_job(
+        job.row.marker,
+        grace=grace,
+        limit=grace + _KILL_LIMIT_SECONDS,
+        # Asked for meanwhile: who cancels a job without a driver has waited long enough.
+        hurry=lambda: job.kill or job.row.status == "CANCELLING",
+    )
     if left:
         log.error("job %s: processes %s cannot be killed", job.row.job_id, sorted(p.pid for p in left))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _LOCK_SECONDS = 5
 """How long to wait for somebody else's lock of the file: less than callers wait for an answer."""
 
+ADDED = "added:"
+"""Begins the keys of jobs that came through AddJob; no caller may use it."""
+
 TERMINAL = frozenset({"FAILED_DRIVER", "SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED"})
 
 _SCHEMA = """
@@ -120,6 +123,11 @@ class JobRow:
     def terminal(self) -> bool:
         """Whether the job has ended for good."""
         return self.status in TERMINAL
+
+    @property
+    def program(self) -> bool:
+        """Whether the job came through AddJob: its program comes later, and it has no owner."""
+        return self.key.startswith(ADDED)
 
 
 _ALL = ", ".join(column.name for column in fields(JobRow))

@@ -12,6 +12,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider.runtime.agent.jobs.jobdir import open_regular
 from airflow_provider.runtime.agent.logs.lines import HEAD_BYTES, LastLines, Span, marked_begin
 from airflow_provider.runtime.agent.logs.text import LogText
 from airflow_provider.runtime.agent.waiting import happens
@@ -98,8 +99,8 @@ class JobText:
             change, over = self._changed.next(), self._over.is_set()
             try:
                 # Not in a thread: a reader that leaves meanwhile would leave the descriptor open.
-                return os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
+                return open_regular(self._log)
+            except OSError:
                 if over or not wait:
                     return None
             await change.wait()

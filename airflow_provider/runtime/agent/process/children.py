@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.agent.process.cgroup import Group
 
-SIGNALS = {signal.SIGTERM, signal.SIGCHLD, signal.SIGIO}
+HURRY = signal.SIGUSR1
+"""A cancel that leaves the job no grace period, also when it comes after one that does."""
+
+_CANCELS = {signal.SIGTERM, HURRY}
+SIGNALS = {*_CANCELS, signal.SIGCHLD, signal.SIGIO}
 """What a driver waits for: a cancel, the end of a child, a change in a directory that it watches."""
 
 _CHANGEABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -199,8 +203,13 @@ def check_cancel() -> None:
     Raises:
         Cancelled: it is.
     """
-    if signal.SIGTERM in signal.sigpending():
+    if _CANCELS & signal.sigpending():
         raise Cancelled
+
+
+def hurried() -> bool:
+    """Return whether a cancel without a grace period waits. Who takes it leaves it waiting."""
+    return HURRY in signal.sigpending()
 
 
 def _next_signal(limit: float | None) -> int | None:
@@ -211,7 +220,9 @@ def _next_signal(limit: float | None) -> int | None:
         if waited is None:
             return None
         happened = waited
-    if happened.si_signo == signal.SIGTERM:
+    if happened.si_signo == HURRY:
+        signal.raise_signal(HURRY)  # blocked, so it waits for whoever asks `hurried`
+    if happened.si_signo in _CANCELS:
         raise Cancelled
     return happened.si_signo
 

@@ -135,6 +135,7 @@ def end(
     limit: float,
     reap: Callable[[], bool] | None = None,
     kill: Callable[[], None] = lambda: None,
+    hurry: Callable[[], bool] = lambda: False,
 ) -> set[Process]:
     """End all processes that ``find`` returns: SIGTERM, ``grace`` seconds, then SIGKILL until none is left.
 
@@ -147,6 +148,7 @@ def end(
         reap: For a caller to whom all orphans come: collects exited children, and returns whether any child is left.
             Then this, not ``find``, decides when all is over: it cannot overlook a process.
         kill: Another way to kill, tried each time: of a control group, which no process can outrun.
+        hurry: Asked again and again; once it is true, what is left of ``grace`` is not waited for.
 
     Returns:
         What was still alive at the limit; empty when everything is gone.
@@ -160,7 +162,7 @@ def end(
         elapsed = time.monotonic() - begin
         if elapsed > limit or (not alive and reap is None):
             return alive
-        if elapsed < grace:
+        if elapsed < grace and not hurry():
             for process in alive - asked:
                 _send(process, signal.SIGTERM)
             asked |= alive

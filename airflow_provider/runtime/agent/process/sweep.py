@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.agent.process import cgroup, children, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_provider.runtime.agent.process.cgroup import Group
     from airflow_provider.runtime.agent.process.processes import Process
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 _EMPTY_SECONDS = 1.0
 
 
-def end_job(marker: str, *, grace: float, limit: float) -> set[Process]:
+def end_job(
+    marker: str, *, grace: float, limit: float, hurry: Callable[[], bool] = lambda: False
+) -> set[Process]:
     """End all of a job that has no driver any more; blocks for up to ``limit`` seconds.
 
     Args:
         marker: The job's marker.
         grace: Seconds between SIGTERM and SIGKILL; 0 kills at once.
         limit: Seconds after which to give up.
+        hurry: Once it is true, what is left of ``grace`` is not waited for.
 
     Returns:
         What is still alive; empty when everything is gone.
@@ -34,6 +37,7 @@ def end_job(marker: str, *, grace: float, limit: float) -> set[Process]:
         grace=grace,
         limit=limit,
         kill=lambda: _kill(groups),
+        hurry=hurry,
     )
     if not left:
         _remove(groups)
@@ -91,6 +95,7 @@ def end_own_job(marker: str, group: Group | None, *, grace: float, limit: float)
         limit=limit,
         reap=reap,
         kill=lambda: _kill(groups),
+        hurry=children.hurried,
     )
     if not left:
         _remove(groups)

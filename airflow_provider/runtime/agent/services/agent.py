@@ -15,7 +15,7 @@ from airflow_provider.runtime.agent.guard import BadRequest, Missing, answering,
 from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, Order
 from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.agent.jobs.placement import DEFAULT_CPUS, Demand, unsound
-from airflow_provider.runtime.agent.jobs.table import NewJob
+from airflow_provider.runtime.agent.jobs.table import ADDED, NewJob
 from airflow_provider.runtime.agent.services.answers import check_owner, job_state
 from airflow_provider.runtime.agent.services.follow import Following
 from airflow_provider.runtime.agent.services.transfer import Transfer
@@ -51,6 +51,7 @@ FEATURES = (
 """What this agent can do, for clients that are newer or older than it."""
 
 _PAGE = 500
+_LONGEST_GRACE_SECONDS = 7 * 86_400
 _GIB = 1 << 30
 
 _FILE_KINDS = {pb.Files.DIRECTORY: "directory", pb.Files.FILE: "file"}
@@ -278,6 +279,10 @@ def _check_submit(request: pb.SubmitRequest) -> None:
     """Refuse what no process could be started with, naming the field."""
     if not request.key:
         raise BadRequest("key is empty")
+    if request.key.startswith(ADDED):
+        raise BadRequest(f"key begins with {ADDED!r}, which is kept for jobs of AddJob")
+    if request.job.grace_seconds > _LONGEST_GRACE_SECONDS:
+        raise BadRequest(f"job.grace_seconds is {request.job.grace_seconds}: a week is the most")
     check_owner(request.owner)
     _seconds("job.grace_seconds", request.job.grace_seconds)
     _seconds("job.flush_seconds", request.job.flush_seconds)

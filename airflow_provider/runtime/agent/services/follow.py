@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.agent.guard import BadRequest, OutOfRange
 from airflow_provider.runtime.agent.jobs.job import Fenced, Job
+from airflow_provider.runtime.agent.jobs.jobdir import open_regular
 from airflow_provider.runtime.agent.services.answers import check_owner, job_state
 from airflow_provider.runtime.agent.waiting import happens
 from airflow_provider.runtime.wire import agent_pb2 as pb
@@ -100,6 +101,6 @@ class Following:
 
 def _open(log: Path) -> int:
     try:
-        return os.open(log, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # removed by its own job: nothing to show
+        return open_regular(log)
+    except OSError:  # removed by its own job, or something else in its place: nothing to show
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ from airflow_provider.runtime.agent.jobs.job import Job, UnknownJob
 from airflow_provider.runtime.agent.jobs.jobdir import Order
 from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.agent.jobs.placement import demand_of_words, unsound
-from airflow_provider.runtime.agent.jobs.table import JobRow, JobTable, NewJob
+from airflow_provider.runtime.agent.jobs.table import ADDED, JobRow, JobTable, NewJob
 from airflow_provider.runtime.agent.logs.stream import JobText
 from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.wire import jobs_pb2 as pb
@@ -84,7 +84,7 @@ class JobsService:
             raise BadRequest(f"resources_str is {request.resources_str[:200]!r}: {problem}")
         job = await self._jobs.add(
             NewJob(
-                key=f"added:{os.urandom(16).hex()}",
+                key=ADDED + os.urandom(16).hex(),
                 name=request.job_name if request.HasField("job_name") else "-",
                 grace_seconds=DEFAULT_GRACE_SECONDS,
                 username=request.username,
@@ -110,9 +110,9 @@ class JobsService:
             raise BadRequest(
                 f"remote_log_dir is {request.remote_log_dir[:200]!r}, the log directory of the job is {logs!r}"
             )
-        if job.row.owner_id:
+        if not job.row.program:
             raise BadRequest(f"job_id is {request.job_id}, which is no job of AddJob")
-        program = job.directory.path / "program.py"
+        program = job.directory.program_file
         # One after the other: a repeated call must not exchange the program of a job that is queued meanwhile.
         async with self._queueing:
             if job.row.status == "INIT":
@@ -169,7 +169,10 @@ class JobsService:
         """Return the jobs that wait or run, or all; the newest first."""
         self._lease.renew()
         username = request.user_hash if request.HasField("user_hash") else None
-        pids = {job.row.job_id: job.directory.driver_pid() for job in self._jobs.live() if job.launched}
+        launched = {job.row.job_id: job.directory for job in self._jobs.live() if job.launched}
+        pids = await asyncio.to_thread(
+            lambda: {job_id: directory.driver_pid() for job_id, directory in launched.items()}
+        )
         answer = pb.GetJobQueueResponse()
         before: int | None = None
         while True:
@@ -195,7 +198,7 @@ class JobsService:
             end_at=row.ended_at or None,
             resources=row.resources,
             pid=pid,
-            log_path=str(self._root / "sky_logs" / row.logs),
+            log_path=str(self._jobs.logs(row)),
             metadata=row.metadata,
         )
 
@@ -215,10 +218,11 @@ class JobsService:
         if request.cancel_all:
             chosen = mine
         elif request.job_ids:
-            chosen = [job for job in self._jobs.live() if job.row.job_id in set(request.job_ids)]
+            wanted = set(request.job_ids)
+            chosen = [job for job in self._jobs.live() if job.row.job_id in wanted]
         else:
             chosen = [job for job in mine if job.row.status in ("SETTING_UP", "RUNNING")][-1:]
-        for job in chosen:
+        for job in reversed(chosen):  # those that wait before those that make room for them
             await self._jobs.cancel(job)
         await _while_time_is_left(context, (self._jobs.ended(job) for job in chosen))
         ids = [job.row.job_id for job in chosen if job.row.status in ("CANCELLING", "CANCELLED")]
@@ -231,7 +235,7 @@ class JobsService:
         """End every job as FAILED_DRIVER, with an end time."""
         self._lease.renew()
         jobs = self._jobs.live()
-        for job in jobs:
+        for job in reversed(jobs):  # those that wait before those that make room for them
             await self._jobs.fail(job, "all jobs in progress were failed on request")
         await _while_time_is_left(context, (self._jobs.ended(job) for job in jobs))
         return pb.FailAllInProgressJobsResponse()
@@ -253,7 +257,7 @@ class JobsService:
             follow=request.follow,
             tail=request.tail,
             tail_offset=request.tail_offset,
-            marked=not job.row.owner_id,  # a program of AddJob and QueueJob
+            marked=job.row.program,
         )
         last = "\n"
         with self._lease.held(), self._jobs.following(job):
@@ -305,9 +309,8 @@ class JobsService:
     ) -> pb.GetLogDirsForJobsResponse:
         """Return log directories by id; of no id the newest job's, of unknown ones nothing."""
         self._lease.renew()
-        logs = self._root / "sky_logs"
         return pb.GetLogDirsForJobsResponse(
-            job_log_dirs={row.job_id: str(logs / row.logs) for row in await self._rows(request.job_ids)}
+            job_log_dirs={row.job_id: str(self._jobs.logs(row)) for row in await self._rows(request.job_ids)}
         )
 
     @answering
