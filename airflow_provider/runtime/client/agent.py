@@ -25,7 +25,7 @@ from airflow_provider.runtime.client.base import (
     Owner,
     RequestRefused,
 )
-from airflow_provider.runtime.client.calls import CALL_SECONDS, ask_once, translated
+from airflow_provider.runtime.client.calls import CALL_SECONDS, LOST_STATUS, ask_once, translated
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire import autostop_pb2 as autostop_pb
 from airflow_provider.runtime.wire import rpcs
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _SILENCE_SECONDS = 12.0
 """A follow stream that says nothing, not even a heartbeat, for so long is dead."""
 _BLOB_CHUNK_BYTES = 1 << 20
-_LOST_STATUS = "Internal error from Core"
-"""What grpcio says when a call ends during a write: the status that the other side gave is lost then."""
 
 _KINDS = {"directory": pb.Files.DIRECTORY, "file": pb.Files.FILE}
 
@@ -150,7 +148,7 @@ class AgentClient:
             if (await call).received != start.size:
                 raise AgentFailed(f"send files: the archive has {sent} bytes, {start.size} were announced")
         except grpc.aio.AioRpcError as error:
-            if error.details() == _LOST_STATUS:
+            if error.details() == LOST_STATUS:
                 raise AgentFailed("send files: the agent broke it off; its log says why") from error
             raise
         except asyncio.TimeoutError:

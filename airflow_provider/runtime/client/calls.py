@@ -31,6 +31,9 @@ CALL_SECONDS = 10.0
 _TRY_SECONDS = 5.0
 """Deadline of one try of a read: a connection that died unseen costs this, not the whole limit."""
 
+LOST_STATUS = "Internal error from Core"
+"""What grpcio says when a call ends during a write: the status that the other side gave is lost then."""
+
 _ERRORS: dict[grpc.StatusCode, type[ClientError] | type[Superseded]] = {
     grpc.StatusCode.UNAVAILABLE: LinkLost,
     grpc.StatusCode.DEADLINE_EXCEEDED: LinkLost,
@@ -63,7 +66,8 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        kind = _ERRORS.get(error.code(), AgentFailed)
+        # A status that is lost was most likely lost with the link; where it was not, the next call meets it again.
+        kind = LinkLost if error.details() == LOST_STATUS else _ERRORS.get(error.code(), AgentFailed)
         raise kind(f"{what}: {error.code().name} {error.details() or ''}".rstrip()) from error
     except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
         raise LinkLost(f"{what}: the channel is closed") from error

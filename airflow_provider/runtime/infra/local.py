@@ -64,6 +64,8 @@ _PASSED = frozenset(
         "CUDA_HOME",
         "CUDA_VISIBLE_DEVICES",
         "NVIDIA_VISIBLE_DEVICES",
+        "MANAGED_JOBS_CGROUPS",
+        "MANAGED_JOBS_BASHRC_SECONDS",
     ]
 )
 
