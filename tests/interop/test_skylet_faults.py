@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import grpc
@@ -19,7 +20,7 @@ from airflow_provider.runtime.transport.tcp import TcpChannel
 from airflow_provider.runtime.wire import jobs_pb2 as pb
 from airflow_provider.runtime.wire import rpcs
 from tests.interop.between import Between
-from tests.interop.jobs import OWNER, alive, eventually, follow, job, new_key, running
+from tests.interop.jobs import OWNER, alive, eventually, follow, job, new_key, run, running
 from tests.interop.peer import Skylet
 
 
@@ -58,7 +59,7 @@ async def test_i1_04_i1_5_i1_20_after_lost_answers_a_job_is_there_once_and_its_l
     between.cut_after = 3
     text = (
         "for n in 1 2 3 4 5 6 7 8; do for i in 1 2 3; do echo same; done; printf '%s%%\\r' $n; echo $n; "
-        "sleep 0.12; done; printf 'half a '; sleep 0.3; printf line"
+        "sleep 0.4; done; printf 'half a '; sleep 0.3; printf line"
     )
     job_id = await disturbed.submit(new_key(), OWNER, job(text))
     assert (between.calls["AddJob"], between.calls["QueueJob"]) == (1, 1)
@@ -143,7 +144,7 @@ async def test_i1_06_a_driver_that_dies_is_noticed_is_no_success_and_leaves_noth
 async def test_i1_06_a_driver_that_dies_whole_while_its_job_waits_is_noticed_and_the_next_job_starts(
     skylet: Skylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.runtime.client.skylet._LAST_WORD_SECONDS", 1.0)
+    monkeypatch.setattr("airflow_provider.runtime.client.skylet._DOUBT_SECONDS", 2.0)
     job_id = await client.submit(new_key(), OWNER, job("printf half; sleep 1000"))
     behind = await client.submit(new_key(), OWNER, job("echo after all"))
     log = skylet.home / "sky_logs" / f"{job_id}-test" / "run.log"
@@ -154,10 +155,51 @@ async def test_i1_06_a_driver_that_dies_whole_while_its_job_waits_is_noticed_and
         os.kill(pid, signal.SIGKILL)
     begun = asyncio.get_running_loop().time()
     seen = await follow(client, job_id)
-    assert seen.text == "half"
+    assert seen.text == "half\n"
     assert seen.end.status is JobStatus.FAILED_DRIVER
     assert JobStatus.CANCELLING in {state.status for state in seen.states}
-    assert asyncio.get_running_loop().time() - begun < 12
+    assert seen.end.reason == "the job's driver died"
+    assert asyncio.get_running_loop().time() - begun < 40
+    assert not any(map(alive, below)), "nobody was left to end these but the janitor"
     assert (await follow(client, behind)).end.status is JobStatus.SUCCEEDED
-    for pid in below - set(pids):  # that nobody was left to end
-        os.kill(pid, signal.SIGKILL)
+
+
+async def test_i1_10_cancels_before_the_driver_has_begun_are_answered_and_leave_no_secret(
+    skylet: Skylet, client: SkyletClient
+) -> None:
+    ids = [
+        await client.submit(new_key(), OWNER, job("sleep 1000", secrets={"TOKEN": "sesame"}))
+        for _ in range(3)
+    ]
+    states = [await client.cancel(job_id, OWNER, limit=40) for job_id in reversed(ids)]
+    assert {state.status for state in states} == {JobStatus.CANCELLED}
+    programs = skylet.home / ".sky" / "sky_app"
+    assert not [path for path in programs.iterdir() if b"sesame" in path.read_bytes()]
+    # The janitors' turn comes, they go, and hold nobody up.
+    assert (await run(client, "echo next")).text == "next\n"
+    await eventually(lambda: not list(programs.iterdir()), "the janitors to be done", 40)
+    for job_id in ids:
+        await eventually_ended(client, job_id)
+    assert await client.jobs() == []
+
+
+async def eventually_ended(client: SkyletClient, job_id: int) -> None:
+    """Wait for the last word on a job."""
+    deadline = asyncio.get_running_loop().time() + 40
+    while not (await client.status(job_id)).reason:
+        assert asyncio.get_running_loop().time() < deadline, f"no last word on job {job_id}"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_driver_that_the_skylet_missed_runs_its_job_to_the_end(
+    skylet: Skylet, client: SkyletClient
+) -> None:
+    job_id = await client.submit(new_key(), OWNER, job("echo a; sleep 2; echo b"))
+    log = skylet.home / "sky_logs" / f"{job_id}-test" / "run.log"
+    await eventually(lambda: log.exists() and log.read_text().endswith("a\n"), "the job to begin")
+    with closing(sqlite3.connect(skylet.home / ".sky" / "jobs.db", timeout=10)) as database, database:
+        # As the skylet's own look at the processes does it.
+        database.execute("UPDATE jobs SET status='FAILED_DRIVER', end_at=1 WHERE job_id=?", (job_id,))
+    seen = await follow(client, job_id)
+    assert (seen.text, seen.end.status) == ("a\nb\n", JobStatus.SUCCEEDED)
+    assert JobStatus.CANCELLING not in {state.status for state in seen.states}

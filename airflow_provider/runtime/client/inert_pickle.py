@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 16 * 1024 * 1024
 """Largest pickle that is read."""
 
-MAX_STEPS = 1_000_000
-"""Opcodes that are read of one pickle."""
+MAX_STEPS = 300_000
+"""Opcodes that are read of one pickle, and parts that its value may have."""
+
+MAX_KEYS = 10_000
+"""Keys that one dict, or members that one set, may have."""
+
+_MAX_COMPARISONS = MAX_KEYS * MAX_KEYS // 2
+"""Each key of a container may have to be compared with all others in it: a stranger chooses what their hashes are."""
 
 _KEY_PARTS = 8
 _KEY_INTEGER = (1 << 61) - 2
@@ -108,6 +114,7 @@ class _Machine:
     def __init__(self) -> None:
         self._stack: list[Plain | _Mark] = []
         self._memo: dict[int, Plain] = {}
+        self._comparisons = 0
 
     def step(self, name: str, argument: object) -> None:
         if name in _VALUES:
@@ -172,7 +179,7 @@ class _Machine:
         if isinstance(target, list):
             target.extend(values)
         elif isinstance(target, set):
-            target.update(_key(value) for value in values)
+            target.update(self._keys(values, len(target)))
         elif isinstance(target, Record):
             target.items.extend(values)
         else:
@@ -186,13 +193,23 @@ class _Machine:
 
     def _set(self, values: list[Plain]) -> None:
         target = self._stack[-1]
-        pairs = zip(values[::2], values[1::2], strict=True)
+        names, given = values[::2], values[1::2]
         if isinstance(target, dict):
-            target.update((_key(key), value) for key, value in pairs)
+            target.update(zip(self._keys(names, len(target)), given, strict=True))
         elif isinstance(target, Record):
-            target.items.extend(pairs)
+            target.items.extend(zip(names, given, strict=True))
         else:
             raise InertPickleError("the pickle adds to what takes nothing")
+
+    def _keys(self, values: list[Plain], already: int) -> list[Plain]:
+        """Return values as keys of a container that has some already, unless it might take long to put them in."""
+        count = already + len(values)
+        if count > MAX_KEYS:
+            raise InertPickleError(f"the pickle has a container of more than {MAX_KEYS} keys")
+        self._comparisons += (already + count) * len(values) // 2
+        if self._comparisons > _MAX_COMPARISONS:
+            raise InertPickleError("the pickle has too many large containers of keys")
+        return [_key(value) for value in values]
 
     def _dict(self, argument: object) -> None:
         values = self._to_mark()
@@ -236,7 +253,7 @@ class _Machine:
         ):
             (elements,) = arguments
             if isinstance(elements, list):
-                self._push(_SETS[kind](_key(element) for element in elements))
+                self._push(_SETS[kind](self._keys(elements, 0)))
                 return
         self._push(Record(kind, _tuple(arguments)))
 
@@ -311,7 +328,7 @@ _ACTIONS: dict[str, Callable[[_Machine, object], None]] = {
     "TUPLE1": lambda machine, argument: machine._push(machine._take(1)),
     "TUPLE2": lambda machine, argument: machine._push(machine._take(2)),
     "TUPLE3": lambda machine, argument: machine._push(machine._take(3)),
-    "FROZENSET": lambda machine, argument: machine._push(frozenset(map(_key, machine._to_mark()))),
+    "FROZENSET": lambda machine, argument: machine._push(frozenset(machine._keys(machine._to_mark(), 0))),
     "GLOBAL": _Machine._global,
     "STACK_GLOBAL": _Machine._stack_global,
     "REDUCE": _Machine._reduce,

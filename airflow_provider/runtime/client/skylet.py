@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import re
 import time
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,9 @@ from airflow_provider.runtime.client.base import (
 )
 from airflow_provider.runtime.client.calls import Transport, ask, ask_once
 from airflow_provider.runtime.client.skylet_follow import SkyletFollowStream
-from airflow_provider.runtime.client.skylet_program import IDLE_SECONDS, program
-from airflow_provider.runtime.client.skylet_rows import METADATA, Observation, Row, row
+from airflow_provider.runtime.client.skylet_janitor import script_path, send_janitor
+from airflow_provider.runtime.client.skylet_program import IDLE_SECONDS, marker, path_part, program
+from airflow_provider.runtime.client.skylet_rows import JANITOR, METADATA, Observation, Row, row
 from airflow_provider.runtime.errors import Superseded
 from airflow_provider.runtime.wire import autostop_pb2 as autostop_pb
 from airflow_provider.runtime.wire import jobs_pb2 as pb
@@ -45,8 +45,13 @@ _OTHERS_SECONDS = 5.0
 """How long a job may stay added and not queued before we queue it: who added it may have died at that."""
 _RECONCILE_SECONDS = 5.0
 """How often at most the skylet is made to look whether its drivers live; by itself it looks every five minutes."""
-_LAST_WORD_SECONDS = 90.0
-"""How long, beyond the grace, a job that has ended for the skylet may take for its driver's last word."""
+_LAST_WORD_SECONDS = 60.0
+"""How long, beyond the grace, a job that has ended for the skylet may take for its driver's last word: as long as a
+driver takes at most to end what does not want to end, and less than who cancels a job waits for us."""
+_DOUBT_SECONDS = 15.0
+"""How long a driver that the skylet misses may take to show that it lives: the skylet misses one that has just been
+started, and it takes that seconds to have SkyPilot's library."""
+_CANCEL_AGAIN_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 
 
@@ -77,6 +82,7 @@ class SkyletClient:
         self._instance = instance
         self._idle_seconds = idle_seconds
         self._reconciled = float("-inf")
+        self._missed: dict[int, float] = {}
         self._mourned: set[int] = set()
         self._unsettled: dict[int, float] = {}
         self._submitting: dict[str, tuple[asyncio.Lock, list[None]]] = {}
@@ -150,7 +156,7 @@ class SkyletClient:
             self._channel,
             rpcs.ADD_JOB,
             pb.AddJobRequest(
-                job_name=_path_part(job.name),
+                job_name=path_part(job.name),
                 username=USER,
                 # Unlike any other: the skylet finds the row that it has just made by it.
                 run_timestamp=f"sky-{now:%Y-%m-%d-%H-%M-%S-%f}-{uuid.uuid4().hex[:8]}",
@@ -185,11 +191,13 @@ class SkyletClient:
                     pb.QueueJobRequest(
                         job_id=job_row.job_id,
                         codegen=self._program(job_row.job_id, f"{log}/run.log", metadata, job),
-                        script_path=f"~/.sky/sky_app/managed_job_{job_row.job_id}",
+                        script_path=script_path(job_row.job_id),
                         # The skylet empties run.log there whenever it starts a program: not the job's own, then.
                         remote_log_dir=f"{log}/driver",
                     ),
                 )
+                # The skylet's look misses a driver that is only just there.
+                self._reconciled = time.monotonic()
                 return
             except (LinkLost, AgentFailed):
                 if time.monotonic() > deadline:
@@ -214,7 +222,7 @@ class SkyletClient:
     def _program(self, job_id: int, log: str, metadata: dict[str, Any], job: JobRequest) -> str:
         return program(
             key=metadata["key"],
-            marker="skylet-" + hashlib.sha256(metadata["key"].encode("utf-8", "replace")).hexdigest()[:32],
+            marker=marker(metadata["key"]),
             job_id=job_id,
             log=log,
             metadata=metadata,
@@ -232,7 +240,8 @@ class SkyletClient:
         """See ClusterClient. Makes the skylet look for drivers that died, every few seconds at most.
 
         A job that ended for the skylet is CANCELLING here until its driver program says that nothing of it is left; a
-        driver that keeps silent is given up after the job's grace and a minute and a half.
+        driver that keeps silent is given up after the job's grace and a minute. That the skylet misses a driver is believed
+        after a quarter of a minute.
         """
         return (await self.observe(job_id)).state
 
@@ -246,15 +255,33 @@ class SkyletClient:
                 self._channel, rpcs.GET_JOB_EXIT_CODES, pb.GetJobExitCodesRequest(job_id=job_id)
             )
             codes = tuple(answer.exit_codes)
-        if found.status is JobStatus.FAILED_DRIVER and job_id not in self._mourned:
+        doubted = self._doubted(found)
+        if found.status is JobStatus.FAILED_DRIVER and not doubted and job_id not in self._mourned:
             # A driver that died before its job began holds up the queue; a cancel of what has ended moves it on.
             self._mourned.add(job_id)
             await ask(self._channel, rpcs.CANCEL_JOBS, pb.CancelJobsRequest(job_ids=[job_id]))
+            if found.began:
+                await self._clean_up(found)
         return Observation(
-            found.state(codes, ending=self._ending(found)),
+            self._state(found, codes),
             found.began or found.status not in {JobStatus.INIT, JobStatus.PENDING},
             found.end.log_size if found.end else None,
+            not found.status.terminal,
         )
+
+    def _state(self, found: Row, codes: tuple[int, ...] = ()) -> JobState:
+        state = found.state(codes, ending=self._ending(found))
+        if self._doubted(found):
+            state = replace(state, status=JobStatus.RUNNING if found.started_at else JobStatus.PENDING)
+        return state
+
+    def _doubted(self, found: Row) -> bool:
+        """Return whether the skylet misses the job's driver, but not for long enough to be believed."""
+        if found.status is not JobStatus.FAILED_DRIVER or found.settled:
+            self._missed.pop(found.job_id, None)
+            return False
+        since = self._missed.setdefault(found.job_id, time.monotonic())
+        return time.monotonic() - since < _DOUBT_SECONDS
 
     async def reconcile(self) -> None:
         """Make the skylet look which drivers live, unless it did a moment ago."""
@@ -275,9 +302,9 @@ class SkyletClient:
         """See ClusterClient; jobs of others on the cluster are among them, jobs that were never queued are not."""
         rows = await self._rows(None, all_jobs=all)
         return [
-            found.state((), ending=self._ending(found))
+            self._state(found)
             for found in rows
-            if found.status is not JobStatus.INIT
+            if found.status is not JobStatus.INIT and JANITOR not in found.fields
         ]
 
     async def follow(self, job_id: int, owner: Owner, *, offset: int | None) -> SkyletFollowStream:
@@ -297,10 +324,19 @@ class SkyletClient:
             raise Superseded(
                 f"cancel: job {job_id} is of generation {found.generation}, the caller of {owner.generation}"
             )
+        begun, told, sent = time.monotonic(), float("-inf"), False
         while True:
-            if not found.status.terminal:
-                # May be repeated: it ends what runs and changes nothing that has ended.
+            silent = found.key is not None and found.end is None
+            if (silent or not found.settled) and time.monotonic() - told >= _CANCEL_AGAIN_SECONDS:
+                # May be repeated: it ends what runs and changes nothing that has ended. It must be, as long as the
+                # driver has not had its last word: the skylet misses a driver that is only just there.
+                told = time.monotonic()
                 await ask(self._channel, rpcs.CANCEL_JOBS, pb.CancelJobsRequest(job_ids=[job_id]))
+                found = await self._row(job_id)
+            # A program that has begun its job ends by itself and has removed its secrets.
+            late = not found.started_at or time.monotonic() - begun > found.grace_seconds + _DOUBT_SECONDS
+            if late and not sent and await self._clean_up(found):
+                sent = True
             state = await self.status(job_id)
             if state.status.terminal:
                 return state
@@ -308,6 +344,13 @@ class SkyletClient:
                 raise LinkLost(f"cancel: job {job_id} has not ended after {limit:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
             found = await self._row(job_id)
+
+    async def _clean_up(self, found: Row) -> bool:
+        """Start a janitor for a job of ours that ended for the skylet and not by itself; return whether it was one."""
+        if found.key is None or found.end is not None or not found.status.terminal:
+            return False
+        await send_janitor(self._channel, found, log_directory=await self._log_directory(found.job_id))
+        return True
 
     async def set_autostop(self, autostop: Autostop) -> None:
         """See ClusterClient."""
@@ -355,8 +398,3 @@ class SkyletClient:
             users.pop()
             if not users:
                 del self._submitting[key]
-
-
-def _path_part(name: str) -> str:
-    """Return a name that is harmless in a path and a shell command: a skylet puts a job's name into both."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:64] or "job"

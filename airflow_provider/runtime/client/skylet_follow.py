@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.client.skylet_rows import Observation
 
+_START_SECONDS = 1.0
+"""How long a driver that was started is left alone: to tail a log makes the skylet look at the driver's process, and
+it misses one that is only just there."""
 _POLL_SECONDS = 1.0
 _CHANGING_POLL_SECONDS = 0.25
 """Between polls of a job that is about to change."""
@@ -71,6 +75,8 @@ class SkyletFollowStream:
         self._readable = asyncio.Event()
         self._ended = asyncio.Event()
         self._look = asyncio.Event()
+        self._looks = 0
+        self._begun_at: float | None = None
         self._cut = False
         self._closed = False
 
@@ -116,7 +122,7 @@ class SkyletFollowStream:
         known: JobState | None = None
         while True:
             state = self._seen.state
-            if self._seen.began:
+            if self._may_read():
                 self._readable.set()
             if state.status.terminal:
                 break
@@ -129,14 +135,34 @@ class SkyletFollowStream:
             self._look.clear()
             running = state.status is JobStatus.RUNNING
             await happens(self._look, _POLL_SECONDS if running else _CHANGING_POLL_SECONDS)
-            if not running or await self._left(pb.JOB_STATUS_RUNNING):
+            if not (running and self._seen.live) or await self._left(pb.JOB_STATUS_RUNNING):
                 self._seen = await self._observer.observe(self._job_id)
+            self._looks += 1
         self._ended.set()
         if self._whole and self._call is not None:
             self._cut = True
             self._call.cancel()
         await self._drained(tail)
         await self._queue.put(state)
+
+    def _may_read(self) -> bool:
+        """Return whether the log may be asked for."""
+        if not self._seen.began:
+            return False
+        if self._begun_at is None:
+            self._begun_at = time.monotonic()
+        just_started = self._seen.state.status is JobStatus.PENDING
+        return not just_started or time.monotonic() - self._begun_at >= _START_SECONDS
+
+    async def _really_ended(self) -> bool:
+        """Wait until the job has ended, as the skylet says that it has; False when the skylet takes that back."""
+        before = self._looks
+        self._look.set()
+        while not await happens(self._ended, _CHANGING_POLL_SECONDS):
+            # The first look since then may have been under way before.
+            if self._looks > before + 1 and self._seen.live:
+                return False
+        return True
 
     async def _left(self, status: pb.JobStatus) -> bool:
         """Return whether the job has another status than this one."""
@@ -180,8 +206,8 @@ class SkyletFollowStream:
                 pause = _PAUSE_SECONDS if self._position > before else min(_MAX_PAUSE_SECONDS, pause * 1.6)
                 await asyncio.sleep(pause)
                 continue
-            self._look.set()
-            await self._ended.wait()
+            if not await self._really_ended():
+                continue
             await self._take(text, text.finish(self._seen.log_size))
             if (
                 self._seen.log_size is None and ended

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 METADATA = "managed_jobs"
 """Where our part of a job's metadata is."""
 
+JANITOR = "janitor_of"
+"""Holds, in our part of the metadata of a janitor, the id of the job that it cleans up after."""
+
 _PREFIX = "JOB_STATUS_"
+_OUTCOMES = frozenset({"SUCCEEDED", "FAILED", "FAILED_SETUP"})
 
 
 @dataclass(frozen=True)
 class End:
     """The driver program's last word, written when nothing of the job is left. Times in seconds, sizes in bytes.
 
-    ``log_size`` None: unknown.
+    ``log_size`` None: unknown; ``status`` empty: as the table says.
     """
 
+    status: str = ""
     reason: str = ""
     exit_codes: tuple[int, ...] = ()
     output: str | None = None
@@ -36,12 +41,14 @@ class End:
 class Observation(NamedTuple):
     """What a follower wants to know of a job.
 
-    ``began``: there may be a log; ``log_size``: of the whole log, None while it grows or when nobody knows.
+    ``began``: there may be a log; ``log_size``: of the whole log, None while it grows or when nobody knows; ``live``:
+    the skylet does not say that it has ended.
     """
 
     state: JobState
     began: bool
     log_size: int | None
+    live: bool
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Row:
         key: Of the submit; None: the job is not ours.
         generation: Of the owner that submitted it.
         began: Whether a process was started for it.
+        fields: All that is ours in its metadata.
         end: None until the driver program has had its last word, and for ever when the job is not ours.
     """
 
@@ -66,6 +74,7 @@ class Row:
     generation: int
     grace_seconds: float
     instance: str
+    fields: Mapping[str, object]
     end: End | None
 
     @property
@@ -115,10 +124,14 @@ def row(info: pb.JobInfo) -> Row:
     ours = _fields(info.metadata)
     key = ours.get("key")
     generation, grace, instance = ours.get("generation"), ours.get("grace_seconds"), ours.get("instance")
+    end, found = _end(ours.get("end")), status(info.status)
+    if found is JobStatus.FAILED_DRIVER and end is not None and end.status in _OUTCOMES:
+        # The skylet missed the driver for a moment, which has told the truth by now.
+        found = JobStatus(end.status)
     return Row(
         job_id=info.job_id,
         name=info.job_name,
-        status=status(info.status),
+        status=found,
         submitted_at=info.submitted_at,
         started_at=max(0.0, info.start_at),
         ended_at=max(0.0, info.end_at),
@@ -127,7 +140,8 @@ def row(info: pb.JobInfo) -> Row:
         generation=generation if isinstance(generation, int) else 0,
         grace_seconds=float(grace) if isinstance(grace, (int, float)) else 0.0,
         instance=instance if isinstance(instance, str) else "",
-        end=_end(ours.get("end")),
+        fields=ours,
+        end=end,
     )
 
 
@@ -145,6 +159,7 @@ def _end(value: object) -> End | None:
         return None
     codes, output, size = value.get("exit_codes"), value.get("output"), value.get("log_size")
     return End(
+        status=str(value.get("status") or ""),
         reason=str(value.get("reason") or ""),
         exit_codes=tuple(int(code) for code in codes) if isinstance(codes, list) else (),
         output=output if isinstance(output, str) else None,

@@ -8,9 +8,10 @@ from airflow_provider.runtime.client.skylet_driver.output import IDLE_MARK
 
 _BEGIN = "Waiting for task resources on "
 _IDLE = re.compile(f"(?<![^\r\n]){IDLE_MARK}[\r\n]")
-_FINISHED = re.compile(
-    r"(?:\x1b\[[0-9;]*m)*(?:[^\w\s\x1b] )?Job finished \(status: \w+\)\.(?:\x1b\[[0-9;]*m)*[\r\n]?\Z"
-)
+_WORDS = "Job finished (status: "
+_FINISHED = re.compile(r"Job finished \(status: \w+\)\.(?:\x1b\[[0-9;]*m)*[\r\n]?\Z")
+_SIGN = re.compile(r"[^\w\s\x1b] ")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class SkyletText:
@@ -48,11 +49,10 @@ class SkyletText:
         elif text.endswith(IDLE_MARK + "\r"):
             held = len(text)
         # Not only a whole line: the log's last one may have no end.
-        finished = _FINISHED.search(
-            text, max(text.rfind(end, 0, max(0, len(text) - 1)) for end in "\r\n") + 1
-        )
-        if finished:
-            held = min(held, finished.start())
+        line = max(text.rfind(end, 0, max(0, len(text) - 1)) for end in "\r\n") + 1
+        finished = _last_word(text, line)
+        if finished is not None:
+            held = min(held, finished)
         text, self._rest = text[:held], text[held:]
         return self._taken(text)
 
@@ -60,14 +60,17 @@ class SkyletText:
         """Return what was held back, after the last text of a job that has ended.
 
         Args:
-            size: Bytes of the whole log, when known; it tells the job's words from the skylet's. None: a last line like
-                the skylet's is the skylet's.
+            size: Bytes of the whole log, when known; it tells the job's words from the skylet's. A last line like the
+                skylet's is the skylet's unless it is just what is missing.
         """
         text, self._rest = self._rest, ""
         if not self._begun:
             return b""
+        if _last_word(text, 0) == 0:
+            fits = size is not None and size - self.position == len(text.encode("utf-8", "replace"))
+            return self._taken(text) if fits else b""
         if size is None:
-            return self._taken("" if _FINISHED.match(text) else text)
+            return self._taken(text)
         before = self.position
         data = self._taken(text)
         surplus = self.position - max(before, size)
@@ -99,3 +102,22 @@ class SkyletText:
         skipped = min(len(data), max(0, self._skip - self.position))
         self.position += len(data)
         return data[skipped:]
+
+
+def _last_word(text: str, line: int) -> int | None:
+    """Return where the skylet's last word ("Job finished"), with its colours, begins in the last line of a text.
+
+    Takes time in proportion to the line, whatever a job prints: no search is begun at each of many escapes.
+
+    Args:
+        text: Any.
+        line: Where its last line begins.
+    """
+    at = text.rfind(_WORDS, line)
+    if at < 0 or not _FINISHED.match(text, at):
+        return None
+    if at - line >= 2 and _SIGN.match(text, at - 2):
+        at -= 2
+    while (colour := text.rfind("\x1b", line, at)) >= 0 and _COLOUR.fullmatch(text, colour, at):
+        at = colour
+    return at

@@ -157,6 +157,15 @@ BOMBS = {
     + b"".join(pickle.dumps(n * ((1 << 61) - 1), 2)[2:-1] + b"N" for n in range(2, 9))
     + b"u.",
     "a long tuple as key": b"}((" + b"N" * 1000 + b"tNu.",
+    "more keys than any status": pickle.dumps(dict.fromkeys(range(10_001))),
+    "more members than any status": pickle.dumps(set(range(10_001))),
+    "more members of an old protocol": pickle.dumps(set(range(10_001)), 2),
+    "more frozen members": pickle.dumps(frozenset(range(10_001)), 4),
+    "many containers of many keys": pickle.dumps([set(range(n, n + 9_000)) for n in range(3)]),
+    "one list as many sets": b"(]\x94("
+    + b"".join(b"M" + n.to_bytes(2, "little") for n in range(9_000))
+    + b"e"
+    b"c__builtin__\nset\n\x94" + b"h\x01h\x00\x85R" * 20 + b"t.",
 }
 
 
@@ -166,6 +175,18 @@ def test_bombs_are_refused_in_a_moment(name: str) -> None:
     with pytest.raises(InertPickleError):
         loads(BOMBS[name])
     assert time.process_time() - begun < 10
+
+
+def test_a_refused_pickle_says_what_it_has_too_much_of() -> None:
+    with pytest.raises(InertPickleError, match="a container of more than 10000 keys"):
+        loads(BOMBS["more keys than any status"])
+    with pytest.raises(InertPickleError, match="too many large containers"):
+        loads(BOMBS["one list as many sets"])
+    with pytest.raises(InertPickleError, match="more than 300000 steps"):
+        loads(BOMBS["more steps than any status"])
+    assert loads(pickle.dumps(dict.fromkeys(range(10_000)))) == dict.fromkeys(range(10_000))
+    replicas = [dict.fromkeys("abcdefghijklmno", n) for n in range(3_000)]
+    assert loads(pickle.dumps(replicas)) == replicas
 
 
 def test_every_opcode_is_known_or_refused() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from airflow_provider.runtime.client import (
     JobStatus,
     LinkLost,
     LogBytes,
+    ManagedTask,
     Owner,
     RequestRefused,
     skylet_follow,
@@ -27,6 +29,7 @@ from airflow_provider.runtime.client import skylet as skylet_module
 from airflow_provider.runtime.client.agent import AgentClient
 from airflow_provider.runtime.client.choose import client_for
 from airflow_provider.runtime.client.skylet import USER, SkyletClient
+from airflow_provider.runtime.control import controller
 from airflow_provider.runtime.transport import tcp
 from airflow_provider.runtime.transport.tcp import TcpChannel
 from airflow_provider.runtime.wire import agent_pb2, managed_jobs_pb2, rpcs
@@ -64,6 +67,7 @@ def info(
     key: str = "k",
     generation: int = 3,
     end: object = None,
+    started: bool = True,
 ) -> pb.JobInfo:
     ours = {"key": key, "generation": generation, "grace_seconds": 0.0, **({"end": end} if end else {})}
     return pb.JobInfo(
@@ -72,7 +76,7 @@ def info(
         username=USER,
         pid=pid,
         submitted_at=1796050373.40377,
-        start_at=1796050374.25,
+        start_at=1796050374.25 if started else -1.0,
         metadata=json.dumps({"managed_jobs": ours}),
     )
 
@@ -82,6 +86,19 @@ def has(server: ScriptedSkylet, *jobs: pb.JobInfo) -> None:
     server.always(rpcs.GET_JOB_QUEUE, pb.GetJobQueueResponse(jobs=jobs))
     statuses = {job.job_id: job.status for job in jobs}
     server.always(rpcs.GET_JOB_STATUS, pb.GetJobStatusResponse(job_statuses=statuses))
+
+
+def takes_janitors(server: ScriptedSkylet) -> list[pb.QueueJobRequest]:
+    """Let the skylet take what cleans up, as job 2; return what it gets."""
+    queued: list[pb.QueueJobRequest] = []
+
+    async def queue(request: pb.QueueJobRequest, context: object) -> pb.QueueJobResponse:
+        queued.append(request)
+        return pb.QueueJobResponse()
+
+    server.always(rpcs.ADD_JOB, pb.AddJobResponse(job_id=2))
+    server.on(rpcs.QUEUE_JOB, queue)  # type: ignore[arg-type]
+    return queued
 
 
 def tells(server: ScriptedSkylet, *messages: pb.TailLogsResponse, more: bool = False) -> None:
@@ -319,3 +336,160 @@ async def test_closing_a_stream_wakes_its_reader_and_leaves_no_task(
         await asyncio.wait_for(reading, 5)
     await asyncio.sleep(0.2)
     assert ours() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "job"),
+    [
+        ("setup", replace(JOB, setup="echo \ud800")),
+        ("run", replace(JOB, run="\udcff")),
+        ("the value of 'A'", replace(JOB, envs={"A": "\ud800"})),
+        ("the value of 'S'", replace(JOB, secrets={"S": "\ud800"})),
+        ("the name of '\\\\udfff'", replace(JOB, envs={"\udfff": ""})),
+        ("resources", replace(JOB, managed=ManagedTask(1, "j", 0, "t", "u", resources="\ud800"))),
+    ],
+)
+async def test_text_that_is_none_is_refused_by_name_before_anything_is_sent(
+    server: ScriptedSkylet, client: SkyletClient, field: str, job: JobRequest
+) -> None:
+    with pytest.raises(RequestRefused, match=f"submit: {field} is no text"):
+        await client.submit("k", OWNER, job)
+    assert not server.calls
+
+
+MISSED = pb.JOB_STATUS_FAILED_DRIVER
+
+
+async def test_a_driver_that_the_skylet_misses_is_let_live_until_it_has_been_silent_for_long(
+    server: ScriptedSkylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    janitors = takes_janitors(server)
+    has(server, info(MISSED, started=False))
+    assert (await client.status(1)).status is JobStatus.PENDING
+    has(server, info(MISSED))
+    assert (await client.status(1)).status is JobStatus.RUNNING
+    assert [state.status for state in await client.jobs()] == [JobStatus.RUNNING]
+    has(server, info(pb.JOB_STATUS_RUNNING))
+    assert (await client.status(1)).status is JobStatus.RUNNING
+    assert server.calls["CancelJobs"] == 0, "a job that lives was cancelled"
+
+    monkeypatch.setattr(skylet_module, "_DOUBT_SECONDS", 0.2)
+    has(server, info(MISSED))
+    assert (await client.status(1)).status is JobStatus.RUNNING, "what was missed before counts again"
+    await asyncio.sleep(0.3)
+    assert (await client.status(1)).status is JobStatus.CANCELLING
+    assert (await client.status(1)).status is JobStatus.CANCELLING
+    assert (server.calls["CancelJobs"], len(janitors)) == (1, 1)
+
+
+@pytest.mark.parametrize("outcome", ["SUCCEEDED", "FAILED", "FAILED_SETUP"])
+async def test_the_drivers_last_word_is_believed_when_the_skylet_has_missed_it(
+    server: ScriptedSkylet, client: SkyletClient, outcome: str
+) -> None:
+    has(server, info(MISSED, end={"status": outcome, "exit_codes": [3]}))
+    state = await client.status(1)
+    assert (state.status, state.exit_codes) == (JobStatus(outcome), (3,))
+
+
+async def test_no_look_follows_a_queueing_at_once(server: ScriptedSkylet, client: SkyletClient) -> None:
+    has(server, info(MISSED, pid=0))
+    server.always(rpcs.QUEUE_JOB, pb.QueueJobResponse())
+    await client.submit("k", OWNER, JOB)
+    has(server, info(pb.JOB_STATUS_PENDING))
+    await client.status(1)
+    assert server.calls["UpdateStatus"] == 0, "it would miss the driver"
+
+
+async def test_a_log_is_asked_for_when_its_driver_is_safe_from_being_missed(
+    server: ScriptedSkylet, client: SkyletClient
+) -> None:
+    has(server, info(pb.JOB_STATUS_PENDING))
+    tells(server, BEGIN, pb.TailLogsResponse(log_line="a\n"), more=True)
+    stream, begun = await client.follow(1, OWNER, offset=0), time.monotonic()
+    async for message in stream:
+        if isinstance(message, LogBytes):
+            break
+    await stream.close()
+    assert time.monotonic() - begun > 0.9
+
+
+async def test_a_log_goes_on_after_the_skylet_said_wrongly_that_its_job_has_ended(
+    server: ScriptedSkylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skylet_follow, "_POLL_SECONDS", 0.05)
+    has(server, info(MISSED))
+    tells(
+        server,
+        BEGIN,
+        pb.TailLogsResponse(log_line="a\nJob finished (status: FAILED_DRIVER).\n"),
+        pb.TailLogsResponse(exit_code=100),
+    )
+    stream, log = await client.follow(1, OWNER, offset=0), b""
+
+    async def read() -> None:
+        nonlocal log
+        async for message in stream:
+            if isinstance(message, LogBytes):
+                log += message.data
+                has(server, info(pb.JOB_STATUS_RUNNING))
+                tells(
+                    server,
+                    BEGIN,
+                    pb.TailLogsResponse(log_line="a\n"),
+                    pb.TailLogsResponse(log_line="b\n"),
+                    more=True,
+                )
+            if log.endswith(b"b\n"):
+                break
+
+    await asyncio.wait_for(read(), 10)
+    await stream.close()
+    assert log == b"a\nb\n"
+    assert server.calls["CancelJobs"] == 0
+
+
+async def test_i1_10_a_job_that_is_cancelled_before_it_began_has_its_program_written_over(
+    server: ScriptedSkylet, client: SkyletClient
+) -> None:
+    janitors = takes_janitors(server)
+    has(server, info(pb.JOB_STATUS_CANCELLED, pid=0, started=False))
+    assert (await client.cancel(1, OWNER, limit=5)).status is JobStatus.CANCELLED
+    (janitor,) = janitors
+    assert (janitor.job_id, janitor.script_path) == (2, "~/.sky/sky_app/managed_job_1")
+    assert "sesame" not in janitor.codegen
+    # What is cancelled and has had its last word needs none, and no other user's job gets one.
+    has(server, info(pb.JOB_STATUS_CANCELLED, started=False, end={"status": "CANCELLED"}))
+    await client.cancel(1, OWNER, limit=5)
+    other = info(pb.JOB_STATUS_CANCELLED, started=False)
+    other.metadata = "{}"
+    has(server, other)
+    await client.cancel(1, OWNER, limit=5)
+    assert len(janitors) == 1
+
+
+async def test_i1_10_a_cancel_that_may_have_missed_the_driver_is_repeated_until_the_last_word(
+    server: ScriptedSkylet, client: SkyletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skylet_module, "_CANCEL_AGAIN_SECONDS", 0.1)
+    janitors = takes_janitors(server)
+    has(server, info(pb.JOB_STATUS_CANCELLED, started=False))
+
+    async def cancel(request: object, context: object) -> pb.CancelJobsResponse:
+        if server.calls["CancelJobs"] == 3:
+            has(server, info(pb.JOB_STATUS_CANCELLED, end={"status": "CANCELLED", "ended_at": 5.0}))
+        return pb.CancelJobsResponse()
+
+    server.on(rpcs.CANCEL_JOBS, cancel)  # type: ignore[arg-type]
+    assert (await client.cancel(1, OWNER, limit=10)).ended_at == 5.0
+    assert (server.calls["CancelJobs"], len(janitors)) == (3, 1)
+
+
+async def test_janitors_are_no_jobs(server: ScriptedSkylet, client: SkyletClient) -> None:
+    janitor = info(pb.JOB_STATUS_RUNNING, job_id=2)
+    janitor.metadata = json.dumps({"managed_jobs": {"janitor_of": 1}})
+    has(server, janitor, info(pb.JOB_STATUS_RUNNING))
+    assert [state.job_id for state in await client.jobs(all=True)] == [1]
+
+
+def test_a_client_gives_a_silent_job_up_before_who_cancels_it_gives_the_client_up() -> None:
+    assert skylet_module._LAST_WORD_SECONDS + 5 < controller._CANCEL_MARGIN_SECONDS

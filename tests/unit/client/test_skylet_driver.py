@@ -16,39 +16,52 @@ import pytest
 
 from airflow_provider.runtime.client import JobRequest
 from airflow_provider.runtime.client.skylet_driver.output import IDLE_MARK, MARKER_LINE, Log
-from airflow_provider.runtime.client.skylet_program import program
+from airflow_provider.runtime.client.skylet_program import janitor_program, marker, program
+from airflow_provider.runtime.client.skylet_rows import row
+from airflow_provider.runtime.client.skylet_text import SkyletText
+from airflow_provider.runtime.wire import jobs_pb2 as pb
+
+JANITOR = 100
+"""The id of janitors: whoever has it or a higher one has another row than the jobs."""
 
 # The parts that the program uses, with a file for the database. DELAY is how long importing SkyPilot takes.
 JOB_LIB = """
 import enum, json, os, pathlib, time
 time.sleep(float(os.environ.get("DELAY", "0")))
 ROW = pathlib.Path.home() / "row.json"
+JANITOR = 100
 class JobStatus(enum.Enum):
     PENDING, SETTING_UP, RUNNING, FAILED_DRIVER, SUCCEEDED, FAILED, FAILED_SETUP, CANCELLED = (
         "PENDING", "SETTING_UP", "RUNNING", "FAILED_DRIVER", "SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED")
     def is_terminal(self):
         return self.value not in ("PENDING", "SETTING_UP", "RUNNING")
-def _row():
-    return json.loads(ROW.read_text())
-def _change(**fields):
-    row = _row()
+def _file(job_id):
+    return ROW if job_id < JANITOR else ROW.with_name("janitor.json")
+def _row(job_id):
+    file = _file(job_id)
+    return json.loads(file.read_text()) if file.exists() else {"status": "PENDING", "told": []}
+def _change(job_id, **fields):
+    row = _row(job_id)
     row["told"].append(fields)
     row.update(fields)
-    new = ROW.with_suffix(".new")
+    new = _file(job_id).with_suffix(".new")
     new.write_text(json.dumps(row))
-    new.rename(ROW)
+    new.rename(_file(job_id))
 def get_status(job_id):
-    return JobStatus(_row()["status"])
+    return JobStatus(_row(job_id)["status"])
 get_status_no_lock = get_status
 def set_status(job_id, status):
-    _change(status=status.value)
-_set_status_no_lock = set_status
+    _change(job_id, status=status.value)
+def _set_status_no_lock(job_id, status):
+    if status.value == "FAILED_SETUP" and get_status(job_id).is_terminal():
+        return  # as SkyPilot's setter does
+    set_status(job_id, status)
 def set_job_started(job_id):
-    _change(status="RUNNING")
+    _change(job_id, status="RUNNING")
 def set_exit_codes(job_id, codes):
-    _change(exit_codes=codes)
+    _change(job_id, exit_codes=codes)
 def update_job_metadata(job_id, updates):
-    _change(metadata=updates)
+    _change(job_id, metadata=updates)
 def _get_lock_path(job_id):
     return str(ROW) + ".lock"
 class scheduler:
@@ -77,6 +90,7 @@ class Node:
         (library / "filelock.py").write_text(FILELOCK)
         self.set_status("PENDING")
         self.started: list[subprocess.Popen[bytes]] = []
+        self._markers: set[str] = set()
 
     def set_status(self, status: str) -> None:
         (self.home / "row.json").write_text(json.dumps({"status": status, "told": []}))
@@ -93,15 +107,34 @@ class Node:
     ) -> subprocess.Popen[bytes]:
         """Start the program of a job."""
         envs = fields.pop("envs", {})
+        key = f"{key} {self.home}"
+        self._markers.add(marker(key))
         text = program(
             key=key,
-            marker=f"driver-test-{self.home}",
+            marker=marker(key),
             job_id=job_id,
             log=str(self.home / f"log-{job_id}" / "run.log"),
             metadata={"key": key},
             job=JobRequest(name="j", setup=setup, run=run, envs=envs, secrets={}, grace_seconds=0.5),  # type: ignore[arg-type]
             idle_seconds=float(str(fields.pop("idle_seconds", 30))),
         )
+        return self._start(text, delay)
+
+    def clean_up(self, *, key: str = "key", job_id: int = 1) -> subprocess.Popen[bytes]:
+        """Start the program that cleans up after a job."""
+        fields = {"key": f"{key} {self.home}", "generation": 3, "grace_seconds": 0.5}
+        info = pb.JobInfo(
+            job_id=job_id, metadata=json.dumps({"managed_jobs": fields}), status=pb.JOB_STATUS_CANCELLED
+        )
+        text = janitor_program(
+            job=row(info),
+            log=str(self.home / f"log-{job_id}" / "run.log"),
+            janitor_id=JANITOR,
+            janitor_metadata={"janitor_of": job_id},
+        )
+        return self._start(text, 0)
+
+    def _start(self, text: str, delay: float) -> subprocess.Popen[bytes]:
         file = self.home / f"program-{len(self.started)}"
         file.write_text(text)
         started = subprocess.Popen(
@@ -137,6 +170,12 @@ class Node:
         return found
 
     @property
+    def janitor(self) -> dict[str, object]:
+        file = self.home / "janitor.json"
+        found: dict[str, object] = json.loads(file.read_text()) if file.exists() else {}
+        return found
+
+    @property
     def end(self) -> dict[str, object]:
         found: dict[str, object] = self.row["metadata"]["managed_jobs"]["end"]  # type: ignore[index, call-overload]
         return found
@@ -152,7 +191,7 @@ class Node:
         found = []
         for process in psutil.process_iter():
             try:
-                marked = process.environ().get("MANAGED_JOBS_JOB") == f"driver-test-{self.home}"
+                marked = process.environ().get("MANAGED_JOBS_JOB") in self._markers
                 if marked and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
@@ -245,6 +284,55 @@ def test_shell_files_that_fail_do_not_fail_the_job(node: Node, text: str) -> Non
     )
 
 
+def test_functions_that_only_an_extended_bash_can_read_are_there_and_say_nothing(node: Node) -> None:
+    function = "shopt -s extglob\nf() { case $1 in !(a|b)) echo other;; *) echo same;; esac; }\n"
+    (node.home / ".bashrc").write_text(f"{function}set -e\nalias declare=false\n")
+    assert node.run("f x; f a; shopt -p extglob; bash -c 'echo nested'") == 0
+    assert node.log() == f"{MARKER_LINE}other\nsame\nshopt -s extglob\nnested\n"
+    (node.home / ".bashrc").write_text(f"{function}shopt -u extglob\ng() {{ echo g; }}\n")
+    node.set_status("PENDING")
+    assert node.run("g; shopt -p extglob", key="other", job_id=2) == 1, "what shopt returns"
+    assert node.log(2) == f"{MARKER_LINE}g\nshopt -u extglob\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "run", "status"),
+    [("", "true", "SUCCEEDED"), ("", "exit 3", "FAILED"), ("exit 3", "", "FAILED_SETUP")],
+)
+def test_a_driver_that_lives_takes_back_that_it_was_missed(
+    node: Node, setup: str, run: str, status: str
+) -> None:
+    go = "until [ -e go ]; do sleep 0.01; done; "
+    node.start((run and go) + run, setup=(setup and go) + setup)
+    at = "SETTING_UP" if setup else "RUNNING"
+    node.set_status("FAILED_DRIVER")  # before the driver had its library
+    node.until(lambda: node.row["status"] == at, "the driver to say that it lives")
+    node.set_status("FAILED_DRIVER")
+    (node.home / "sky_workdir" / "go").touch()
+    node.started[0].wait(30)
+    assert (node.row["status"], node.end["status"]) == (status, status)
+
+
+def test_a_large_last_word_is_told_whole_although_a_cancel_comes_meanwhile(node: Node) -> None:
+    # More than a pipe holds once it is escaped, while the keeper, which would read it, still gets its library.
+    text = "printf '\"' > $TASK_OUTPUT_FILE; for i in {1..30}; do printf '\\303\\251%.0s' {1..1000}; done >> $TASK_OUTPUT_FILE; "
+    started = node.start(text + "printf '\"' >> $TASK_OUTPUT_FILE; echo done", delay=4)
+    node.until(
+        lambda: "done\n" in node.log() and _waits_for_its_reader(node, started.pid),
+        "the runner to wait for its reader",
+    )
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait(20) == 0
+    assert node.row["status"] == "SUCCEEDED"
+
+
+def _waits_for_its_reader(node: Node, keeper: int) -> bool:
+    """Return whether the runner has its last word ready and cannot give it to the keeper."""
+    (claim,) = (node.home / ".sky" / "managed_jobs").glob("*.run")
+    (runner,) = psutil.Process(keeper).children()
+    return b'"end"' in claim.read_bytes() and runner.status() == psutil.STATUS_SLEEPING
+
+
 def test_a_job_starts_before_the_library_is_there(node: Node) -> None:
     started = node.start("echo first; sleep 1000", delay=1000)
     node.until(lambda: "first\n" in node.log(), "the first line")
@@ -321,6 +409,59 @@ def test_i1_04_a_cancel_of_the_second_program_reaches_the_first(node: Node) -> N
     assert node.below() == []
 
 
+def test_i1_10_a_janitor_has_the_last_word_on_a_job_that_never_began(node: Node) -> None:
+    node.set_status("CANCELLED")
+    assert node.clean_up().communicate(timeout=30)[0] == b""
+    assert not (node.home / "program-0").exists()
+    assert (node.end["status"], node.end["reason"]) == ("CANCELLED", "cancelled before it began")
+    assert node.row["metadata"]["managed_jobs"]["generation"] == 3, "what else is known of it is gone"  # type: ignore[index, call-overload]
+    assert (node.row["status"], node.janitor["status"]) == ("CANCELLED", "SUCCEEDED")
+    # A driver that comes late does not run the job.
+    assert node.run("echo one >> count") == 1
+    assert not (node.home / "sky_workdir" / "count").exists()
+
+
+def test_i1_10_a_janitor_ends_a_job_whose_driver_the_cancel_has_missed(node: Node) -> None:
+    driver = node.start("echo ready; sleep 1000")
+    node.until(lambda: "ready" in node.log(), "the job")
+    node.set_status("CANCELLED")
+    janitor = node.clean_up()
+    assert (janitor.wait(30), driver.wait(30)) == (0, 1)
+    assert node.below() == []
+    assert node.end["reason"] == "told to end (SIGTERM)"
+    assert (node.row["status"], node.janitor["status"]) == ("CANCELLED", "SUCCEEDED")
+
+
+def test_i1_06_a_janitor_ends_what_is_left_of_a_job_whose_driver_died_whole(node: Node) -> None:
+    driver = node.start("setsid sleep 1000 & printf half; sleep 1000", key="key")
+    node.until(lambda: "half" in node.log() and node.row["status"] == "RUNNING", "the job")
+    runner = psutil.Process(driver.pid).children()[0]
+    left = [process for process in runner.children(recursive=True) if process.name() == "sleep"]
+    for process in (runner, psutil.Process(driver.pid)):
+        process.suspend()
+    for process in (runner, psutil.Process(driver.pid)):
+        process.kill()
+    driver.wait(20)
+    assert left
+    assert all(process.is_running() for process in left)
+    node.set_status("FAILED_DRIVER")
+    node.clean_up().wait(30)
+    assert node.below() == []
+    assert node.log() == f"{MARKER_LINE}half\n"
+    assert (node.end["status"], node.end["reason"]) == ("FAILED_DRIVER", "the job's driver died")
+
+
+def test_a_janitor_leaves_the_job_of_the_same_key_alone(node: Node) -> None:
+    node.start("echo ready; until [ -e go ]; do sleep 0.01; done")
+    node.until(lambda: "ready" in node.log() and node.row["status"] == "RUNNING", "the job")
+    assert node.clean_up(job_id=2).wait(30) == 0
+    assert node.end["reason"] == "the same was submitted as job 1"
+    (node.home / "sky_workdir" / "go").touch()
+    assert node.started[0].wait(30) == 0
+    assert node.clean_up(job_id=2).wait(30) == 0
+    assert node.end["reason"] == "the same was submitted as job 1"
+
+
 def test_i1_05_the_same_key_under_another_id_does_not_run(node: Node) -> None:
     assert node.run("echo one >> count") == 0
     node.set_status("PENDING")
@@ -340,6 +481,25 @@ def test_a_quiet_job_marks_its_log_at_the_begin_of_lines_only(node: Node) -> Non
     assert log.replace(IDLE_MARK + "\r", "") == f"{MARKER_LINE}a\nb\n"
     assert f"b{IDLE_MARK}" not in log
     assert node.end["log_size"] == len("a\nb\n")
+
+
+@pytest.mark.parametrize("text", ["\n", "\n\n", "\r\n", "\r", "\r10%\n", "a\n"])
+def test_an_idle_mark_is_no_part_of_the_line_end_that_follows_it(tmp_path: Path, text: str) -> None:
+    log = Log(tmp_path / "run.log")
+    log.feed(b"a\n")
+    log.idle()
+    log.idle()
+    log.feed(text.encode())
+    log.finish()
+    shown = ("a\n" + text).replace("\r\n", "\n")
+    shown = shown if shown.endswith("\n") else shown[:-1] + "\n"
+    for newline in ("", None):  # as a skylet reads it while the job runs, and afterwards
+        with open(tmp_path / "run.log", newline=newline) as file:
+            told = SkyletText(0)
+            lines = [*file, "Job finished (status: SUCCEEDED).\n"]
+            data = b"".join(map(told.feed, lines)) + told.finish(log.size)
+        assert data.decode() == (shown if newline == "" else shown.replace("\r", "\n"))
+    assert log.size == len(shown)
 
 
 def test_a_log_is_valid_text_however_its_bytes_arrive(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import pairwise
 
 from hypothesis import given
@@ -34,6 +35,14 @@ def test_a_job_that_prints_what_the_skylet_says_keeps_it() -> None:
     assert read([MARKER + log]) == expected, "without a size the last line is the skylet's"
 
 
+def test_the_skylets_word_never_fills_up_a_log_that_is_not_all_there() -> None:
+    assert read([MARKER + "a\n" + FINISHED], size=9) == b"a\n"
+    assert (
+        read([MARKER + "a\nJob finished (status: FAILED).\n"], size=33)
+        == b"a\nJob finished (status: FAILED).\n"
+    )
+
+
 def test_a_last_line_without_its_end_is_told_from_the_skylets_words() -> None:
     assert read([MARKER + "half" + FINISHED]) == b"half"
     assert read([MARKER + "half" + FINISHED], size=4) == b"half"
@@ -43,6 +52,17 @@ def test_idle_marks_go_however_the_skylet_reads_them() -> None:
     assert read([MARKER, IDLE, IDLE + "a\n", IDLE, "b"]) == b"a\nb"
     assert read([MARKER + "\x16\n\x16\na\n\x16\nb"]) == b"a\nb"
     assert read([MARKER + "a\x16\rb"]) == b"a\x16\rb", "in the midst of a line it is the job's own"
+
+
+def test_a_line_of_a_million_colours_takes_a_moment() -> None:
+    begun = time.process_time()
+    colours = "\x1b[0m" * 250_000
+    assert read([MARKER + colours + "\n" + FINISHED]) == colours.encode() + b"\n"
+    # Also when the skylet's words are in it, at its end or not.
+    assert read([MARKER + "half" + colours + FINISHED]) == b"half"
+    line = f"{colours}Job finished (status: FAILED).{colours}x"
+    assert read([MARKER + line + "\n" + FINISHED]) == line.encode() + b"\n"
+    assert time.process_time() - begun < 5
 
 
 pieces_of_logs = st.lists(

@@ -16,5 +16,8 @@ The last word on a job (``end`` in its metadata) is written only when nothing of
 Secrets are in the program's text and nowhere else on disk: it removes its own file when it starts. Until then, which
 is as long as the job waits in the queue, the skylet keeps that file with mode 0755 below ``~/.sky``: whoever may look
 into that home can read it. After that they are in the memory of the two processes and in the job's environment, never
-in arguments, scripts or logs.
+in arguments, scripts or logs. A job that is cancelled by our client while it waits, or whose driver our client finds
+dead, has that file written over at once with the *janitor*, a program without secrets that removes itself and has the
+last word on the job. What a job leaves that was cancelled by somebody else before it started, or whose node restarted,
+stays until our client cancels it too.
 """

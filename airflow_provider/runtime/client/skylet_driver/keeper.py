@@ -24,8 +24,7 @@ class Keeper:
 
     def status(self, name: str) -> None:
         """Say that the job is set up or runs, unless it has ended: a cancel came first."""
-        status = self._library.get_status(self._id)
-        if status is None or not status.is_terminal():
+        if not self._has_ended(self._library.get_status(self._id)):
             if name == "RUNNING":
                 self._call(self._library.set_job_started, self._id)
             else:
@@ -33,7 +32,7 @@ class Keeper:
         self._call(self._library.scheduler.schedule_step)
 
     def end(self, end: dict[str, Any]) -> None:
-        """Write the last word; a job that has ended in the database keeps its status."""
+        """Write the last word; a job that has ended in the database keeps its status, see ``_has_ended``."""
         # Clusters older than the function are not told: their client waits its limit for this word, and goes on.
         if hasattr(self._library, "update_job_metadata"):
             told = {"managed_jobs": {**self._metadata, "end": end}}
@@ -48,11 +47,22 @@ class Keeper:
         locks = importlib.import_module("filelock")
         with locks.FileLock(self._library._get_lock_path(self._id)):
             status = self._library.get_status_no_lock(self._id)
-            if status is None or status.is_terminal():
+            if status is None or self._has_ended(status):
                 return
             if name == "CANCELLED":  # told to end, but by no cancel: the machine shuts down, for one
                 name = "FAILED_DRIVER"
+            if name == "FAILED_SETUP" and status.is_terminal():
+                # SkyPilot's setter lets this one status alone overwrite none that has an end.
+                self._library._set_status_no_lock(self._id, self._library.JobStatus.SETTING_UP)
             self._library._set_status_no_lock(self._id, self._library.JobStatus[name])
+
+    def _has_ended(self, status: Any) -> bool:
+        """Return whether the database has the job's fate.
+
+        FAILED_DRIVER is no fate while we live to say this: SkyPilot's look at the processes misses a driver that has
+        just been started, as its command line is empty for a moment.
+        """
+        return status is not None and status.is_terminal() and status.name != "FAILED_DRIVER"
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call the library, several times when it must be: its database may be locked."""

@@ -35,6 +35,7 @@ class Log:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._return = ""
         self._last = "\n"
+        self._marked = False
         self.size = 0
         self.lost = 0
         self._write(MARKER_LINE)
@@ -59,17 +60,26 @@ class Log:
     def idle(self) -> None:
         """Note that nothing was written for a while."""
         if self._last == "\n":
-            size = self.size
-            self._write(IDLE_MARK + "\r")
-            self.size, self._last = size, "\n"
+            self._mark("\r")
 
     def finish(self) -> None:
         """Write what is held back and end the line."""
+        if self._return:  # a CR with a LF of ours would count as one, and as two
+            self._return = "\n"
         self.feed(b"", final=True)
         if self._last != "\n":
             self._write("\n")
 
+    def _mark(self, end: str) -> None:
+        size = self.size
+        self._write(IDLE_MARK + end)
+        self.size, self._last, self._marked = size, "\n", end == "\r"
+
     def _write(self, text: str) -> None:
+        if self._marked and text:
+            self._marked = False
+            if text[0] in "\r\n":  # the mark's CR must not become half of a CR LF
+                self._mark("\n")
         data = text.encode("utf-8", "replace")
         while data:
             try:

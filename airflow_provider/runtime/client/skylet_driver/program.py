@@ -17,7 +17,7 @@ from airflow_provider.runtime.client.skylet_driver.claim import Claim
 from airflow_provider.runtime.client.skylet_driver.keeper import Keeper
 from airflow_provider.runtime.client.skylet_driver.output import end_line
 from airflow_provider.runtime.client.skylet_driver.processes import marked, sweep
-from airflow_provider.runtime.client.skylet_driver.runner import Runner
+from airflow_provider.runtime.client.skylet_driver.runner import Runner, say
 
 if TYPE_CHECKING:
     from typing import Any
@@ -107,7 +107,7 @@ def _hand_over(end: dict[str, Any], tell: int, keeper_pid: int) -> None:
     A killed process with many threads may be told of by the kernel before its descriptors are closed.
     """
     with suppress(BrokenPipeError):
-        os.write(tell, json.dumps({"end": end}).encode() + b"\n")
+        say(tell, {"end": end})
     closed = select.poll()
     closed.register(tell, 0)
     while not closed.poll(1000) and os.getppid() == keeper_pid:

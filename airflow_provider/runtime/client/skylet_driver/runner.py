@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,8 +33,17 @@ _LOGIN = """
 command -v conda >/dev/null 2>&1 || for d in ~/miniconda3 ~/miniforge3 ~/anaconda3 /opt/conda; do
   if [ -f "$d/etc/profile.d/conda.sh" ]; then . "$d/etc/profile.d/conda.sh"; break; fi
 done >/dev/null 2>&1
-declare -f >&{functions}
+builtin declare -f >&{functions}
+builtin shopt -p extglob >&{functions} || :
 command env -0 >&{variables}
+"""
+
+# Functions may hold patterns that bash can read only with extglob; the user's own setting comes afterwards. What bash
+# cannot read all the same costs that function and those after it, and says nothing in the job's log.
+_PROLOGUE = """unset BASH_ENV
+shopt -s extglob
+. {functions} >/dev/null 2>&1
+builtin shopt {setting} extglob
 """
 
 
@@ -111,8 +121,13 @@ class Runner:
     def _stage(self, name: str, failed: str, directory: Path, result: Path) -> None:
         variables, functions = self._login()
         script, prologue = directory / f"{name}.sh", directory / f"{name}.prologue"
+        file = directory / f"{name}.functions"
         script.write_bytes(self._order[name].encode("utf-8", "surrogateescape"))
-        prologue.write_bytes(functions + b"\nunset BASH_ENV\n")
+        file.write_bytes(functions)
+        kept = functions.endswith(b"\nshopt -s extglob\n")
+        prologue.write_text(
+            _PROLOGUE.format(functions=shlex.quote(str(file)), setting="-s" if kept else "-u")
+        )
         variables.update(self._order["variables"])
         variables.update(
             {
@@ -159,7 +174,10 @@ class Runner:
             os.chdir("/")
 
     def _login(self) -> tuple[dict[str, str], bytes]:
-        """Return the variables and functions of the user's shells, without the skylet's own."""
+        """Return the variables of the user's shells, without the skylet's own, and their functions and extglob setting.
+
+        The setting is the last line of the functions.
+        """
         variables = dict(os.environ)
         own = variables.pop("VIRTUAL_ENV", None)
         if own:
@@ -199,7 +217,7 @@ class Runner:
             return dict(pairs), functions.read()
 
     def _say_status(self, status: str) -> None:
-        os.write(self._tell, json.dumps({"status": status}).encode() + b"\n")
+        say(self._tell, {"status": status})
 
     def _step(self, seconds: float, *, idle: bool = False) -> None:
         """Wait until something happens, so long at most; take output and collect what ended."""
@@ -227,6 +245,17 @@ class Runner:
                 if not data:
                     return
                 self._log.feed(data)
+
+
+def say(tell: int, word: dict[str, Any]) -> None:
+    """Write one line of JSON, all of it: a signal may cut a write short that waits for its reader.
+
+    Raises:
+        BrokenPipeError: nobody reads.
+    """
+    data = json.dumps(word).encode() + b"\n"
+    while data:
+        data = data[os.write(tell, data) :]
 
 
 def _output(path: Path) -> str | None:
