@@ -28,13 +28,13 @@ from airflow_provider.runtime.client import (
 from airflow_provider.runtime.client import skylet as skylet_module
 from airflow_provider.runtime.client.agent import AgentClient
 from airflow_provider.runtime.client.choose import client_for
-from airflow_provider.runtime.client.skylet import USER, SkyletClient
+from airflow_provider.runtime.client.skylet import SkyletClient
 from airflow_provider.runtime.control import controller
 from airflow_provider.runtime.transport import tcp
 from airflow_provider.runtime.transport.tcp import TcpChannel
 from airflow_provider.runtime.wire import agent_pb2, managed_jobs_pb2, rpcs
 from airflow_provider.runtime.wire import jobs_pb2 as pb
-from tests.unit.client.scripted_skylet import ScriptedSkylet
+from tests.unit.client.scripted_skylet import BEGIN, ScriptedSkylet, has, info, takes_janitors, tells
 
 OWNER = Owner("ti", 3)
 JOB = JobRequest(name="j", setup="", run="true", envs={}, secrets={"S": "sesame"})
@@ -57,63 +57,6 @@ async def client(server: ScriptedSkylet) -> AsyncIterator[SkyletClient]:
     client = SkyletClient(TcpChannel(server.port))
     yield client
     await client.close()
-
-
-def info(
-    status: pb.JobStatus,
-    *,
-    job_id: int = 1,
-    pid: int = 9,
-    key: str = "k",
-    generation: int = 3,
-    end: object = None,
-    started: bool = True,
-) -> pb.JobInfo:
-    ours = {"key": key, "generation": generation, "grace_seconds": 0.0, **({"end": end} if end else {})}
-    return pb.JobInfo(
-        job_id=job_id,
-        status=status,
-        username=USER,
-        pid=pid,
-        submitted_at=1796050373.40377,
-        start_at=1796050374.25 if started else -1.0,
-        metadata=json.dumps({"managed_jobs": ours}),
-    )
-
-
-def has(server: ScriptedSkylet, *jobs: pb.JobInfo) -> None:
-    """Give the skylet these jobs."""
-    server.always(rpcs.GET_JOB_QUEUE, pb.GetJobQueueResponse(jobs=jobs))
-    statuses = {job.job_id: job.status for job in jobs}
-    server.always(rpcs.GET_JOB_STATUS, pb.GetJobStatusResponse(job_statuses=statuses))
-
-
-def takes_janitors(server: ScriptedSkylet) -> list[pb.QueueJobRequest]:
-    """Let the skylet take what cleans up, as job 2; return what it gets."""
-    queued: list[pb.QueueJobRequest] = []
-
-    async def queue(request: pb.QueueJobRequest, context: object) -> pb.QueueJobResponse:
-        queued.append(request)
-        return pb.QueueJobResponse()
-
-    server.always(rpcs.ADD_JOB, pb.AddJobResponse(job_id=2))
-    server.on(rpcs.QUEUE_JOB, queue)  # type: ignore[arg-type]
-    return queued
-
-
-def tells(server: ScriptedSkylet, *messages: pb.TailLogsResponse, more: bool = False) -> None:
-    """Make TailLogs tell these messages, and with ``more`` nothing else for ever."""
-
-    async def tail(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[pb.TailLogsResponse]:
-        for message in messages:
-            yield message
-        if more:
-            await asyncio.Event().wait()
-
-    server.on(rpcs.TAIL_LOGS, tail)
-
-
-BEGIN = pb.TailLogsResponse(log_line="Waiting for task resources on 1 node.\n")
 
 
 async def test_k52_the_choice_hangs_on_the_handshake_alone(server: ScriptedSkylet) -> None:
