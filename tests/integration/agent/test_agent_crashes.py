@@ -136,6 +136,27 @@ async def test_agents_killed_at_any_moment_of_a_submit_run_each_job_once(
     assert sorted(ran.read_text().split()) == sorted(keys)
 
 
+async def test_drivers_killed_at_any_moment_leave_nothing_and_hold_up_nobody(cluster: Cluster) -> None:
+    async def kill_after(seconds: float) -> JobStatus:
+        job_id = await cluster.submit(
+            "setsid sleep 1000 & sleep 0.1; kill $!", setup="true", grace_seconds=0.1
+        )
+        await asyncio.sleep(seconds)
+        pid = cluster.job_directory(job_id).driver_pid()
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return (await cluster.follow_to_end(job_id)).end.status
+
+    ends = await asyncio.gather(*(kill_after(number * 0.01) for number in range(30)))
+    assert set(ends) <= {JobStatus.FAILED_DRIVER, JobStatus.SUCCEEDED}
+    assert JobStatus.FAILED_DRIVER in ends
+    assert not [line for _, line in cluster.programs() if "sleep 1000" in line]
+    (node,) = (await cluster.client.health()).nodes
+    assert node.cpus_taken == 0
+    assert (await cluster.run("echo next")).text == "next\n"
+
+
 async def test_a_submit_that_was_never_accepted_leaves_no_secrets(cluster: Cluster) -> None:
     job_id = await cluster.submit("true")
     await cluster.follow_to_end(job_id)
