@@ -66,6 +66,11 @@ class Driver:
             limit=self._order.grace_seconds + _SWEEP_LIMIT_SECONDS,
         ):
             self._stages.say("some processes of the job could not be killed")
+        if self._order.program:
+            # It may hold secrets: those that SkyPilot makes hold their job's variables. Not before the end of what
+            # reads it.
+            with suppress(OSError):
+                Path(self._order.program).unlink()
         self._write(final._replace(ended_at=time.time()))
 
     def _run(self) -> Report:
@@ -136,12 +141,7 @@ class Driver:
     def _program(self) -> Report:
         self._unpack()
         self._tell(status="RUNNING", started_at=time.time())
-        try:
-            code = self._stages.program(self._program_said)
-        finally:
-            # Programs that SkyPilot makes hold their job's variables, secrets among them.
-            with suppress(OSError):
-                Path(self._order.program).unlink()
+        code = self._stages.program(self._program_said)
         children.linger(_LINGER_SECONDS)
         try:
             said = outcome.read_said(self._directory.program_report_file)
