@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.hosts.fixtures"]
+
 # Importing Airflow reads its configuration and writes into its home: keep away from the user's own.
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-tests-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME

@@ -43,7 +43,7 @@ KNOWN_INFRAS = frozenset(
 
 _ALIASES = {"k8s": "kubernetes"}
 _PART = re.compile(r"[a-zA-Z0-9_.@:-]+|\*")
-_FORMS = "Write <infra>, <infra>/<region>, <infra>/<region>/<zone>, kubernetes/<context> or ssh/<pool>"
+_FORMS = "Write <infra>, <infra>/<region>, <infra>/<region>/<zone>, kubernetes/<context> or ssh/<pool>[/<zone>]"
 
 
 def read_infra(field: Field) -> str | None:
@@ -59,7 +59,7 @@ def read_infra(field: Field) -> str | None:
         field.problem("not a valid infra", _FORMS)
         return None
     # The name of a Kubernetes context may hold slashes.
-    most = {"kubernetes": None, "local": 0, "ssh": 1}.get(name, 2)
+    most = {"kubernetes": None, "local": 0, "ssh": 2}.get(name, 2)
     if most is not None and len(rest) > most:
         field.problem("the infra has too many parts", _FORMS)
         return None

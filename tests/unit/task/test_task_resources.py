@@ -241,6 +241,7 @@ def test_a_field_and_its_other_name_exclude_each_other(refused) -> None:
         ("local", "local"),
         ("LOCAL", "local"),
         ("ssh/My_pool", "ssh/My_pool"),
+        ("ssh/my-pool/zone-1", "ssh/my-pool/zone-1"),
         ("ssh", "ssh"),
         ("slurm/a/gpu", "slurm/a/gpu"),
         ("k8s/ctx", "kubernetes/ctx"),
@@ -257,7 +258,7 @@ def test_infra_has_one_spelling(candidate, text: str, expected: str | None) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["lcoal", "aws/", "aws/a/b/c", "local/x", "ssh/a/b", "aws/a b", "''", "[aws]", "/x"]
+    "text", ["lcoal", "aws/", "aws/a/b/c", "local/x", "ssh/a/b/c", "aws/a b", "''", "[aws]", "/x"]
 )
 def test_wrong_infra(problem, text: str) -> None:
     found = problem(f"resources: {{infra: {text}}}")

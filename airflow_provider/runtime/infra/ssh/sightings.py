@@ -1,0 +1,85 @@
+"""What this process has seen of hosts lately, so that a hundred tasks that wait do not each ask the same hosts.
+
+Only ever a reason to look elsewhere first: what a host really is, it says itself when it is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider.runtime.transport.ssh.target import SshTarget
+
+TAKEN_SECONDS = 4.0
+"""For so long a host that was taken is not asked again, which is also the longest that a free one is overlooked."""
+
+FAILED_SECONDS = 20.0
+"""For so long a host that could not be used is passed over while it was a passing fault."""
+
+REFUSED_SECONDS = 60.0
+"""For so long a host that refused us is not asked again: accounts are locked after a few wrong keys."""
+
+
+class Finding(Enum):
+    """What was the matter with a host."""
+
+    TAKEN = "taken"
+    """Somebody else has it, or is about to."""
+    FAILED = "failed"
+    """It could not be used; that may pass."""
+    REFUSED = "refused"
+    """It could not be used, and will not be before somebody changes something."""
+    MISFIT = "misfit"
+    """It is too small for the task."""
+
+
+_LASTS = {
+    Finding.TAKEN: TAKEN_SECONDS,
+    Finding.FAILED: FAILED_SECONDS,
+    Finding.REFUSED: REFUSED_SECONDS,
+}
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What was found, and the words for it."""
+
+    finding: Finding
+    reason: str
+
+
+class Sightings:
+    """Remembers, for a while, why hosts could not be had. For any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[SshTarget, tuple[float, Sighting]] = {}
+
+    def note(self, host: SshTarget, sighting: Sighting) -> None:
+        """Remember it; a misfit says something about one task only, and is not."""
+        lasts = _LASTS.get(sighting.finding)
+        if lasts is None:
+            self.forget(host)
+        else:
+            self._seen[host] = (self._clock() + lasts, sighting)
+
+    def forget(self, host: SshTarget) -> None:
+        """Think well of the host again: it was just given back, or it answers."""
+        self._seen.pop(host, None)
+
+    def of(self, host: SshTarget) -> Sighting | None:
+        """Return what was the matter with the host, None when nothing is known."""
+        until, sighting = self._seen.get(host, (0.0, None))
+        if sighting is not None and until <= self._clock():
+            self._seen.pop(host, None)
+            return None
+        return sighting
+
+
+SHARED = Sightings()
+"""Those of this process."""

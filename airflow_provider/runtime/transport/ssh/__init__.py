@@ -1,0 +1,1 @@
+"""SSH: connections that are shared, and tunnels to an agent's socket."""
