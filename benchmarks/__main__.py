@@ -7,17 +7,19 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from benchmarks import agent, demonstration, imports, recovery
+from benchmarks import agent, demonstration, imports, recovery, ssh
 from benchmarks.report import Figure, machine, table
 
 _ALL: dict[str, Callable[[], list[Figure]]] = {
     "imports": imports.measure,
     "agent": lambda: asyncio.run(agent.measure()),
     "recovery": lambda: asyncio.run(recovery.measure()),
+    "ssh": ssh.measure,
     "demo": demonstration.measure,
 }
 _LONG: dict[str, Callable[[], list[Figure]]] = {
     "quiet": lambda: asyncio.run(agent.measure_quiet()),
+    "crowd": ssh.measure_crowd,
 }
 """Measured only when asked for by name."""
 

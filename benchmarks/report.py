@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """What the same measurement gives with SkyPilot's agent, in the figure's unit.
+    """What the same measurement gives with somebody else's program, in the figure's unit.
 
     Attributes:
         value: The figure.
         unfinished: The measurement was ended before the peer was: it is worse than ``value``.
+        name: Which program; empty: SkyPilot's agent.
     """
 
     value: float
     unfinished: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Figure:
         limit: What it must stay below, or reach where more is better; None: nothing was asked for.
         unit: Unit of both.
         how: How it was measured, in a few words.
-        peer: The same with SkyPilot's agent; None: that was not measured, or it has no such thing.
+        peer: The same with another program; None: that was not measured, or there is no such thing in it.
         more_is_better: Whether the limit is to be reached instead of not exceeded.
     """
 
@@ -109,7 +111,8 @@ def _peer(figure: Figure) -> str:
     if figure.peer is None:
         return ""
     worse = "<" if figure.more_is_better else ">"
-    return f"{f'{worse} ' if figure.peer.unfinished else ''}{figure.peer.value:.3g} {figure.unit}"
+    name = f" ({figure.peer.name})" if figure.peer.name else ""
+    return f"{f'{worse} ' if figure.peer.unfinished else ''}{figure.peer.value:.3g} {figure.unit}{name}"
 
 
 def _ratio(figure: Figure) -> str:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_provider.hooks.connection import ClusterSettings
+from airflow_provider.hooks.connection import ClusterSettings, local_settings, read_connection
+from airflow_provider.hooks.running import run_on_own_loop
+from airflow_provider.runtime.blocking import run_slowly
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
+    from airflow_provider.hooks.named_cluster import NamedCluster
     from airflow_provider.runtime.client.base import ClusterClient
     from airflow_provider.runtime.infra.base import ClusterHandle, Infra
 
@@ -21,7 +22,8 @@ class ClusterHook(BaseHook):
     Without a connection of the default id, clusters come from this machine.
 
     Args:
-        managed_cluster_conn_id: Id of a connection of type ``managed_cluster``.
+        managed_cluster_conn_id: Id of a connection of type ``managed_cluster``, or of one of type ``ssh``, which then
+            is a pool of one host.
     """
 
     conn_name_attr = "managed_cluster_conn_id"
@@ -43,27 +45,27 @@ class ClusterHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: there is no such connection (the default one may be missing).
-            ValueError: the connection says something that is not acceptable.
+            BadConnection: the connection says something that is not acceptable.
         """
         if self._settings is None:
-            try:
-                connection = self.get_connection(self.managed_cluster_conn_id)
-            except Exception as error:
-                self._settings = self._without_connection(error)
-            else:
-                self._settings = self._read(connection)
+            self._settings = self._read()
         return self._settings
 
     async def asettings(self) -> ClusterSettings:
-        """Return what the connection says; for the triggerer's event loop. Raises as ``settings`` does."""
-        if self._settings is None:
-            try:
-                connection = await self.aget_connection(self.managed_cluster_conn_id)
-            except Exception as error:
-                self._settings = self._without_connection(error)
-            else:
-                self._settings = self._read(connection)
-        return self._settings
+        """Return what the connection says, for an event loop. Raises as ``settings`` does."""
+        # In a thread, where Airflow's blocking calls work in triggerer and worker alike: one way for both sides.
+        return await run_slowly(self.settings)
+
+    def cluster(self, name: str) -> NamedCluster:
+        """Return the cluster of that name, which is made with its first job where there is none.
+
+        .. code-block:: python
+
+            ClusterHook("gpus").cluster("digits").run("nvidia-smi")
+        """
+        from airflow_provider.hooks.named_cluster import NamedCluster
+
+        return NamedCluster(self, name)
 
     async def client(self, handle: ClusterHandle) -> ClusterClient:
         """Return a client of a cluster's agent; close it after use."""
@@ -75,17 +77,34 @@ class ClusterHook(BaseHook):
             checked = self.settings()
         except Exception as error:  # the button shows whatever is wrong
             return False, str(error)
-        return True, f"clusters of infra {checked.infra} below {checked.root}"
+        if checked.pool is None:
+            return True, f"clusters of infra local below {checked.root}"
+        return _check(checked)
 
-    def _read(self, connection: Connection) -> ClusterSettings:
-        return ClusterSettings.from_extra(self.managed_cluster_conn_id, connection.extra_dejson)
-
-    def _without_connection(self, error: Exception) -> ClusterSettings:
+    def _read(self) -> ClusterSettings:
         from airflow.sdk.exceptions import AirflowNotFoundException
+        from airflow.sdk.log import mask_secret
 
-        if (
-            isinstance(error, AirflowNotFoundException)
-            and self.managed_cluster_conn_id == self.default_conn_name
-        ):
-            return ClusterSettings.from_extra(self.managed_cluster_conn_id, {})
-        raise error
+        try:
+            connection = self.get_connection(self.managed_cluster_conn_id)
+        except AirflowNotFoundException:
+            if self.managed_cluster_conn_id != self.default_conn_name:
+                raise
+            return local_settings()
+        checked = read_connection(connection, self.get_connection)
+        for secret in checked.secrets():
+            mask_secret(secret)
+        return checked
+
+
+def _check(checked: ClusterSettings) -> tuple[bool, str]:
+    """Try every host of a pool; one that works is enough, and what is wrong with the others is told."""
+    from airflow_provider.runtime.infra.ssh.infra import SshInfra
+
+    infra = checked.make_infra()
+    if not isinstance(infra, SshInfra):
+        raise AssertionError("a pool belongs to infra ssh")
+    reports = run_on_own_loop(infra.check())
+    lines = [f"{report.host}: {'ok, ' if report.ok else 'FAILED, '}{report.text}" for report in reports]
+    working = sum(report.ok for report in reports)
+    return working > 0, "\n".join([f"{working} of {len(reports)} hosts can be used", *lines])

@@ -1,23 +1,41 @@
-"""What a ``managed_cluster`` connection says, checked."""
+"""What the connection that clusters come from says, checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider import settings
+from airflow_provider.hooks.access import KEYS as ACCESS_KEYS
+from airflow_provider.hooks.access import read_access
+from airflow_provider.hooks.site import site_name
+from airflow_provider.hooks.ssh_connection import CONN_TYPE as SSH
+from airflow_provider.hooks.ssh_pool import PoolReader
+from airflow_provider.hooks.values import Values
+from airflow_provider.runtime.infra.ssh.pool import PoolHost, SshPool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
+
+    from airflow.sdk import Connection
 
     from airflow_provider.runtime.infra.local import LocalInfra
+    from airflow_provider.runtime.infra.ssh.infra import SshInfra
+    from airflow_provider.runtime.transport.ssh.target import SshTarget
 
+CONN_TYPE = "managed_cluster"
+INFRAS = ("local", "ssh")
 DEFAULT_LEASE_SECONDS = 3600.0
 DEFAULT_UNREACHABLE_SECONDS = 600.0
 
-_KEYS = ("infra", "root", "lease_seconds", "unreachable_timeout")
+_LOCAL_KEYS = ("root",)
+_SSH_KEYS = ("hosts", "ssh_conn_ids", "wheelhouse", "site", "python", "base", *ACCESS_KEYS)
+KEYS = ("infra", "lease_seconds", "unreachable_timeout", *_LOCAL_KEYS, *_SSH_KEYS)
+
+
+class BadConnection(ValueError):
+    """A connection says something that is not acceptable; the text lists everything that is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -25,57 +43,106 @@ class ClusterSettings:
     """Where clusters come from.
 
     Attributes:
-        infra: Kind of infra; this version has ``local``.
+        infra: ``local`` or ``ssh``.
         root: Folder of local clusters; by default ``managed_jobs/clusters`` below ``AIRFLOW_HOME``.
+        pool: The hosts of infra ``ssh``.
         lease_seconds: How long a cluster lives without hearing from a controller.
         unreachable_timeout: Seconds without contact after which a cluster counts as lost.
     """
 
     infra: str
     root: Path
+    pool: SshPool | None = None
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     unreachable_timeout: float = DEFAULT_UNREACHABLE_SECONDS
 
-    @classmethod
-    def from_extra(cls, conn_id: str, extra: Mapping[str, object]) -> ClusterSettings:
-        """Read the extra field of a connection.
-
-        Raises:
-            ValueError: a key or value is not acceptable; the text names connection, key and remedy.
-        """
-        for key in extra:
-            if key not in _KEYS:
-                close = get_close_matches(key, _KEYS, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_KEYS)}"
-                raise ValueError(f"connection {conn_id}: unknown key {key!r} in extra; {hint}")
-        infra = extra.get("infra") or "local"
-        if infra != "local":
-            raise ValueError(
-                f"connection {conn_id}: infra {infra!r} is not supported yet (this version has: local)"
-            )
-        root = extra.get("root")
-        return cls(
-            infra="local",
-            root=Path(str(root)).expanduser() if root else settings.home() / "clusters",
-            lease_seconds=_seconds(conn_id, extra, "lease_seconds", DEFAULT_LEASE_SECONDS),
-            unreachable_timeout=_seconds(conn_id, extra, "unreachable_timeout", DEFAULT_UNREACHABLE_SECONDS),
-        )
-
-    def make_infra(self) -> LocalInfra:
+    def make_infra(self) -> LocalInfra | SshInfra:
         """Return the infra that these settings describe."""
-        from airflow_provider.runtime.infra.local import LocalInfra
+        if self.pool is None:
+            from airflow_provider.runtime.infra.local import LocalInfra
 
-        return LocalInfra(self.root, lease_seconds=self.lease_seconds)
+            return LocalInfra(self.root, lease_seconds=self.lease_seconds)
+        from airflow_provider.runtime.infra.ssh.infra import SshInfra
+
+        return SshInfra(self.pool)
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return every secret in these settings, for masking."""
+        found: list[str | None] = []
+        for host in self.pool.hosts if self.pool is not None else ():
+            target: SshTarget | None = host.target
+            while target is not None:
+                found.append(target.password)
+                for identity in target.identities:
+                    found += [identity.text, identity.passphrase]
+                target = target.jump
+        return tuple(dict.fromkeys(secret for secret in found if secret))
 
 
-def _seconds(conn_id: str, extra: Mapping[str, object], key: str, default: float) -> float:
-    value = extra.get(key)
-    if value is None or value == "":
-        return default
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"connection {conn_id}: {key} is {value!r}; it must be a positive number of seconds")
-    return seconds
+def local_settings() -> ClusterSettings:
+    """Return the settings of this machine, as they are without any connection."""
+    return ClusterSettings("local", settings.home() / "clusters")
+
+
+def read_connection(connection: Connection, fetch: Callable[[str], Connection]) -> ClusterSettings:
+    """Return what a connection of type ``managed_cluster`` or ``ssh`` says. Blocking.
+
+    Args:
+        connection: The connection.
+        fetch: Returns other connections that it names, by id.
+
+    Raises:
+        BadConnection: something is not acceptable; the text names the places, what is wrong and the remedies.
+    """
+    problems: list[str] = []
+    reader = PoolReader(fetch, problems)
+    given = dict(connection.extra_dejson)
+    hosts: tuple[PoolHost, ...] = ()
+    if connection.conn_type == SSH:
+        infra, values = "ssh", Values(f"connection {connection.conn_id}", given, problems)
+        hosts = reader.of_ssh_connection(connection)
+    else:
+        for key, value in (("user", connection.login), ("password", connection.password)):
+            given = {**given, key: value} if value and not given.get(key) else given
+        values = Values(f"connection {connection.conn_id}", given, problems)
+        infra = _infra(connection, values)
+        if infra == "ssh":
+            hosts = reader.hosts(values, read_access(values), single=(connection.host, connection.port))
+    lease = values.seconds("lease_seconds") or DEFAULT_LEASE_SECONDS
+    root = values.text("root")
+    checked = ClusterSettings(
+        infra=infra,
+        root=Path(root).expanduser() if root else local_settings().root,
+        pool=SshPool(
+            name=connection.conn_id,
+            hosts=hosts,
+            wheelhouse=values.text("wheelhouse"),
+            site=values.text("site") or site_name(),
+            lease_seconds=lease,
+        )
+        if infra == "ssh"
+        else None,
+        lease_seconds=lease,
+        unreachable_timeout=values.seconds("unreachable_timeout") or DEFAULT_UNREACHABLE_SECONDS,
+    )
+    if problems:
+        raise BadConnection("\n".join(dict.fromkeys(problems)))
+    return checked
+
+
+def _infra(connection: Connection, values: Values) -> str:
+    """Return the infra of a connection of type ``managed_cluster``; note what does not go with it."""
+    if connection.conn_type != CONN_TYPE:
+        values.problem(f"is of type {connection.conn_type!r}; it must be of type {CONN_TYPE!r} or {SSH!r}")
+    values.check_keys(KEYS)
+    pool = connection.host or any(key in values for key in ("hosts", "ssh_conn_ids"))
+    infra = values.text("infra") or ("ssh" if pool else "local")
+    if infra not in INFRAS:
+        values.problem(f"infra is {infra!r}; this version has: {', '.join(INFRAS)}")
+        return "local"
+    for key in _SSH_KEYS if infra == "local" else _LOCAL_KEYS:
+        if key in values and key not in ("user", "password"):
+            values.problem(
+                f"{key} is for infra {'ssh' if infra == 'local' else 'local'}, and infra is {infra}"
+            )
+    return infra

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.events import Outcome
     from airflow_provider.runtime.control.machine import State
-    from airflow_provider.runtime.files.archive import Archive
     from airflow_provider.runtime.state import FileTreeRef, TaskOrder, TaskRecord
     from airflow_provider.runtime.task import ChainPlace, TaskSpec
 
@@ -80,6 +79,8 @@ class ManagedTaskOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Write down the intent, reconcile it with what an earlier try left, and defer."""
         from airflow_provider import settings
+        from airflow_provider.hooks.files import pack_files
+        from airflow_provider.hooks.naming import connection_of
         from airflow_provider.runtime.control.reconcile import reconcile
         from airflow_provider.runtime.files.archive import PackError
         from airflow_provider.runtime.state import TaskKey
@@ -94,7 +95,8 @@ class ManagedTaskOperator(BaseOperator):
             _refuse_running_loop()
         try:
             spec = self.spec.resolve(envs=self.envs, workdir=self.workdir)
-        except TaskValidationError as error:
+            connection_of(spec, self.conn_id)
+        except (TaskValidationError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
         store, blobs = settings.state_store(), settings.blob_store()
         told: list[str] = []
@@ -106,7 +108,7 @@ class ManagedTaskOperator(BaseOperator):
 
         with TemporaryDirectory(prefix="managed-jobs-") as scratch:
             try:
-                archives = _pack(spec, scratch)
+                archives = pack_files(spec, scratch)
             except PackError as error:
                 raise ManagedTaskFailed(f"cannot pack the task's files: {error}") from None
             for archive, reference in archives:
@@ -263,7 +265,7 @@ def _failure(record: TaskRecord) -> str:
     if outcome and outcome.exit_codes:
         lines[0] += f" [exit codes: {', '.join(map(str, outcome.exit_codes))}]"
     if record.state.leaked:
-        lines.append(f"Cluster {record.cluster_name} could not be removed; remove it by hand.")
+        lines.append(f"Cluster {record.cluster_name} could not be removed; {_remains(record)}.")
     later = record.order.chain.task_names[record.order.chain.index + 1 :]
     if later:
         lines.append(f"Not started because {record.order.task.name} did not succeed: {', '.join(later)}.")
@@ -271,6 +273,12 @@ def _failure(record: TaskRecord) -> str:
         lines.append("Last lines of its log:")
         lines.extend(f"  {line}" for line in outcome.last_lines)
     return "\n".join(lines)
+
+
+def _remains(record: TaskRecord) -> str:
+    if record.state.unreachable_since is not None:
+        return "its host does not answer, and its lease ends it there"
+    return "remove it by hand"
 
 
 def _grace(seconds: object) -> float:
@@ -303,20 +311,3 @@ def _spec(
     if len(chain.tasks) != 1:
         raise ValueError(f"{definition} holds a chain of {len(chain.tasks)} tasks; use managed_job() for it")
     return chain.tasks[0]
-
-
-def _pack(spec: TaskSpec, scratch: str) -> list[tuple[Archive, FileTreeRef]]:
-    """Pack the task's local files into ``scratch``; equal trees become one archive."""
-    from pathlib import Path
-
-    from airflow_provider.runtime.files.archive import pack
-    from airflow_provider.runtime.state import FileTreeRef
-
-    sources = dict(spec.file_mounts)
-    if spec.workdir is not None:
-        sources = {"~/sky_workdir": spec.workdir, **sources}
-    packed = []
-    for destination, source in sources.items():
-        archive = pack(Path(source), Path(scratch))
-        packed.append((archive, FileTreeRef(archive.digest, archive.size, archive.kind, destination)))
-    return packed

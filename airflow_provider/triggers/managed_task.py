@@ -66,7 +66,7 @@ class ManagedTaskTrigger(BaseTrigger):
         """Claim the record, drive the task to its end, and yield how it ended."""
         await asyncio.to_thread(_import_everything)
         from airflow_provider import settings
-        from airflow_provider.hooks.controller import make_controller
+        from airflow_provider.hooks.controller import CannotBegin, make_controller
         from airflow_provider.runtime.blocking import run_blocking
         from airflow_provider.runtime.control.status import Status
         from airflow_provider.runtime.errors import Superseded
@@ -89,6 +89,10 @@ class ManagedTaskTrigger(BaseTrigger):
         try:
             controller = await make_controller(self._claimed, store, lambda: self.log)
             record = await controller.run()
+        except CannotBegin as error:
+            await asyncio.sleep(max(0.0, begin + _SETTLE_SECONDS - time.monotonic()))
+            yield self._event("FAILED_CONTROLLER", str(error))
+            return
         except Superseded as error:
             await self._let_go(error)
         if self.task_instance is not None:  # else there is no supervisor that takes the log
@@ -117,7 +121,7 @@ class ManagedTaskTrigger(BaseTrigger):
 
     async def _clean_up(self) -> None:
         from airflow_provider import settings
-        from airflow_provider.hooks.controller import make_controller
+        from airflow_provider.hooks.controller import CannotBegin, make_controller
         from airflow_provider.runtime.blocking import run_blocking
         from airflow_provider.runtime.control.events import Outcome
         from airflow_provider.runtime.control.status import Status
@@ -141,6 +145,8 @@ class ManagedTaskTrigger(BaseTrigger):
             await controller.run()
         except Superseded as error:
             await self.log.ainfo(f"letting go: {error}")
+        except CannotBegin as error:
+            await self.log.awarning(f"cannot clean up, the cluster's lease ends it: {error}")
 
     async def _still_deferred(self) -> bool:
         """Ask Airflow whether the task is still deferred; without a task instance there is nobody to ask."""

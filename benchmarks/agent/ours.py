@@ -17,11 +17,14 @@ from airflow_provider.runtime.agent.process import processes
 from airflow_provider.runtime.client import JobRequest, JobState, JobStatus, LogBytes, Owner
 from airflow_provider.runtime.client.agent import AgentClient
 from airflow_provider.runtime.client.base import Demand
+from airflow_provider.runtime.infra.base import Choice
 from airflow_provider.runtime.infra.local import LocalInfra
+from airflow_provider.runtime.task import Candidate
 from airflow_provider.runtime.transport.channel import UnixChannel
 from benchmarks.agent.moments import ended
 
 OWNER = Owner("benchmark", 1)
+ANY_CHOICE = Choice(Candidate())
 CPUS = 2
 
 
@@ -102,7 +105,7 @@ class Ours:
 @asynccontextmanager
 async def cluster(infra: LocalInfra, name: str) -> AsyncIterator[Ours]:
     """A cluster that is there as long as the context."""
-    handle = await infra.provision(name, quiet)
+    handle = await infra.provision(name, ANY_CHOICE, quiet)
     directory = Path(handle.address["directory"])
     try:
         # An agent reads what its node has when it starts.

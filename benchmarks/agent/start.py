@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from airflow_provider.runtime.client import JobState, LogBytes
 from airflow_provider.runtime.infra.local import LocalInfra
-from benchmarks.agent.ours import OWNER, Ours, quiet
+from benchmarks.agent.ours import ANY_CHOICE, OWNER, Ours, quiet
 from benchmarks.agent.peer import Peer
 from benchmarks.report import Figure, median, quantile
 from benchmarks.report import Peer as PeerValue
@@ -32,7 +32,7 @@ async def agent_start(infra: LocalInfra) -> list[Figure]:
     seconds = []
     for number in range(_STARTS):
         begin = time.perf_counter()
-        handle = await infra.provision(f"start-{number}", quiet)
+        handle = await infra.provision(f"start-{number}", ANY_CHOICE, quiet)
         client = await infra.connect(handle)
         await client.handshake()
         seconds.append(time.perf_counter() - begin)

@@ -21,10 +21,12 @@ from airflow_provider.runtime.client import (
     Owner,
 )
 from airflow_provider.runtime.client.agent import AgentClient
-from airflow_provider.runtime.infra.base import ClusterHandle
+from airflow_provider.runtime.infra.base import Choice, ClusterHandle
 from airflow_provider.runtime.infra.local import LocalInfra
+from airflow_provider.runtime.task import Candidate
 
 OWNER = Owner("task-instance", 1)
+ANY_CHOICE = Choice(Candidate())
 
 
 async def quiet(line: str) -> None:

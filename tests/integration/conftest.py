@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider.runtime.infra.base import ClusterHandle
 from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import Cluster, assert_gone, quiet
+from tests.integration.clusters import ANY_CHOICE, Cluster, assert_gone, quiet
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +32,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalInfr
     """A cluster for all tests of a module that only run jobs on it: jobs know nothing of each other."""
     root = tmp_path_factory.mktemp("shared") / "clusters"
     infra = LocalInfra(root)
-    handle = asyncio.run(infra.provision("c1", quiet))
+    handle = asyncio.run(infra.provision("c1", ANY_CHOICE, quiet))
     yield infra, root, handle
     asyncio.run(infra.tear_down(handle.name))
     assert_gone(root, handle.name)
@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalInfr
 @asynccontextmanager
 async def _own(root: Path, lease_seconds: float) -> AsyncIterator[Cluster]:
     infra = LocalInfra(root, lease_seconds=lease_seconds)
-    handle = await infra.provision("c1", quiet)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
     cluster = Cluster(infra, root, handle, await infra.connect(handle))
     yield cluster
     await cluster.remove()

@@ -32,7 +32,31 @@ def main() -> int:
     parser.add_argument(
         "--disposable",
         action="store_true",
-        help="jobs live in the root, which goes when the lease ends or autostop takes the cluster down",
+        help="the root goes when the lease ends or autostop takes the cluster down",
+    )
+    parser.add_argument(
+        "--private-homes",
+        action="store_true",
+        help="each job has a home directory of its own below the root, not the user's",
+    )
+    parser.add_argument(
+        "--host-lease",
+        type=Path,
+        metavar="DIR",
+        help="keep the host's lease, whose records are there; the cluster ends where somebody else has the host",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=Path,
+        metavar="DIR",
+        help="where pieces of files are kept, for other clusters of the account too; by default below the root",
+    )
+    parser.add_argument(
+        "--ready-seconds",
+        type=float,
+        metavar="SECONDS",
+        default=_READY_SECONDS,
+        help="within what time the agent has to serve",
     )
     parser.add_argument(
         "--autostop",
@@ -67,11 +91,14 @@ def main() -> int:
         os.close(hear)
         _become_agent(arguments, root, tell)
     os.close(tell)
-    heard = _hear(hear)
+    seconds: float = arguments.ready_seconds
+    heard = _hear(hear, seconds)
     if heard == b"ready":
         return 0
     if not heard:
-        heard = f"the agent did not start within {_READY_SECONDS} s or died; see {directory / 'agent.log'}".encode()
+        heard = (
+            f"the agent did not start within {seconds:g} s or died; see {directory / 'agent.log'}".encode()
+        )
     sys.stderr.write(heard.decode(errors="replace") + "\n")
     return 1
 
@@ -83,10 +110,10 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-def _hear(handle: int) -> bytes:
+def _hear(handle: int, seconds: float) -> bytes:
     poll = select.poll()
     poll.register(handle, select.POLLIN | select.POLLHUP)
-    return os.read(handle, 4096) if poll.poll(_READY_SECONDS * 1000) else b""
+    return os.read(handle, 4096) if poll.poll(seconds * 1000) else b""
 
 
 def _become_agent(arguments: argparse.Namespace, root: Path, tell: int) -> NoReturn:
@@ -129,11 +156,14 @@ def _serve(arguments: argparse.Namespace, root: Path, tell: int) -> int:
         instance=arguments.instance,
         lease_seconds=arguments.lease,
         disposable=arguments.disposable,
+        private_homes=arguments.private_homes,
+        host_lease=arguments.host_lease,
+        chunks=arguments.chunks,
         autostop=autostop,
         stop_command=arguments.on_stop,
         down_command=arguments.on_down,
     )
-    deadline = time.monotonic() + _READY_SECONDS
+    deadline = time.monotonic() + arguments.ready_seconds
     while True:
         try:
             asyncio.run(serve(config, lambda: _say(tell, b"ready")))

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from airflow_provider.runtime.agent import node
-from airflow_provider.runtime.agent.autostop.autostop import Autostop
+from airflow_provider.runtime.agent.autostop.autostop import Autostop, Decision
 from airflow_provider.runtime.agent.autostop.ending import before_end, run_command, until_due, vanish
 from airflow_provider.runtime.agent.autostop.idle import Action
 from airflow_provider.runtime.agent.blobs import Blobs
 from airflow_provider.runtime.agent.gate import Gate
+from airflow_provider.runtime.agent.host.clusters import leave_host
+from airflow_provider.runtime.agent.host.hostlease import HostLease
+from airflow_provider.runtime.agent.host.keeper import HostKeeper
 from airflow_provider.runtime.agent.jobs.jobs import Jobs
 from airflow_provider.runtime.agent.lease import Lease
 from airflow_provider.runtime.agent.managed.managed import ManagedJobs
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from airflow_provider.runtime.agent.autostop.autostop import Decision
     from airflow_provider.runtime.agent.autostop.idle import AutostopConfig
 
 log = logging.getLogger(__name__)
@@ -63,8 +65,11 @@ class AgentConfig:
         root: The agent's directory, which must exist: ``agent/`` (socket, job table, log), ``jobs/``, ``blobs/``.
         instance: Identity of the cluster, made anew with each cluster.
         lease_seconds: Seconds that the cluster lives without hearing from a controller.
-        disposable: The root is the whole cluster: each job has a home directory of its own in it, and the root is
-            removed when the cluster goes down. Otherwise jobs live in the user's home directory.
+        disposable: The root is removed when the cluster goes down.
+        private_homes: Each job has a home directory of its own in the root. Otherwise jobs live in the user's.
+        host_lease: Where the records of the host's lease are, which the agent keeps; the cluster ends where somebody
+            else has the host. None: nobody leases the host.
+        chunks: Where pieces of files are kept, for other clusters of the account too; None: below the root.
         autostop: The setting of autostop where none was ever stored; None: no autostop until it is set.
         stop_command: Bash command that stops the machine; it runs when the agent has ended its work.
         down_command: Bash command that takes the machine away for good; it runs at the end of the lease too.
@@ -74,6 +79,9 @@ class AgentConfig:
     instance: str
     lease_seconds: float
     disposable: bool
+    private_homes: bool = False
+    host_lease: Path | None = None
+    chunks: Path | None = None
     autostop: AutostopConfig | None = None
     stop_command: str | None = None
     down_command: str | None = None
@@ -113,7 +121,7 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     jobs = Jobs(
         root=config.root,
         cluster=str(config.root),
-        private_home=config.disposable,
+        private_home=config.private_homes,
         capacity=node.load(directory),
         on_change=autostop.activity,
         refusing=lambda: gate.closed,
@@ -128,17 +136,37 @@ async def serve(config: AgentConfig, ready: Callable[[], None]) -> None:
     await server.start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    keeper = _keep_host(config, lease, gate, stop)
     log.info("agent %s (pid %s) serves %s", VERSION, os.getpid(), config.root)
     ready()
     decision = await until_due(stop, lease, autostop, gate)
     ends = decision is not None and await before_end(
         decision, stop=stop, autostop=autostop, directory=directory / "hooks", cancel_jobs=jobs.cancel_all
     )
+    if keeper.lost:
+        log.error("%s: ending all jobs", keeper.lost)
+        await jobs.cancel_all()
+        decision, ends = Decision(Action.DOWN, keeper.lost), True
     await server.stop(grace=1.0)
     await jobs.close()
+    await keeper.close()
     if decision is not None and ends:
         await _leave(config, decision, autostop)
     os.close(lock)
+
+
+def _keep_host(config: AgentConfig, lease: Lease, gate: Gate, stop: asyncio.Event) -> HostKeeper:
+    def end(why: str) -> None:
+        gate.close(why)
+        stop.set()  # nothing else is worth waiting for, hooks neither
+
+    return HostKeeper(
+        None if config.host_lease is None else HostLease(config.host_lease),
+        root=config.root,
+        instance=config.instance,
+        seconds=lambda: lease.seconds,
+        on_lost=end,
+    )
 
 
 def _services(
@@ -148,7 +176,7 @@ def _services(
     agent = AgentService(
         jobs=jobs,
         managed=managed,
-        blobs=Blobs(config.root / "blobs"),
+        blobs=Blobs(config.root / "blobs", config.chunks or config.root / "chunks"),
         lease=lease,
         autostop=autostop,
         root=config.root,
@@ -175,7 +203,10 @@ async def _leave(config: AgentConfig, decision: Decision, autostop: Autostop) ->
     elif not (down and config.disposable):
         log.warning("%s: the agent ends; it was given no command to end its machine", decision.why)
     if down and config.disposable:
-        await asyncio.to_thread(vanish, config.root)
+        if config.host_lease is None:
+            await asyncio.to_thread(vanish, config.root)
+        else:
+            await asyncio.to_thread(leave_host, config.root, config.instance, HostLease(config.host_lease))
     else:
         await autostop.finished()
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
 from airflow_provider.runtime.agent.waiting import within
-from airflow_provider.runtime.blocking import run_blocking
 from airflow_provider.runtime.client.autostop import autostop_request
 from airflow_provider.runtime.client.base import (
-    AgentFailed,
     Autostop,
     Heartbeat,
     JobRequest,
@@ -25,7 +22,8 @@ from airflow_provider.runtime.client.base import (
     Owner,
     RequestRefused,
 )
-from airflow_provider.runtime.client.calls import CALL_SECONDS, LOST_STATUS, ask_once, translated
+from airflow_provider.runtime.client.calls import CALL_SECONDS, ask_once, translated
+from airflow_provider.runtime.client.sending import Sending
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire import autostop_pb2 as autostop_pb
 from airflow_provider.runtime.wire import rpcs
@@ -34,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from typing import BinaryIO
 
+    from airflow_provider.runtime.client.base import FileProgress
     from airflow_provider.runtime.client.calls import Transport
 
 _SILENCE_SECONDS = 12.0
 """A follow stream that says nothing, not even a heartbeat, for so long is dead."""
-_BLOB_CHUNK_BYTES = 1 << 20
 
 _KINDS = {"directory": pb.Files.DIRECTORY, "file": pb.Files.FILE}
 
@@ -113,48 +111,10 @@ class AgentClient:
         digest: str,
         size: int,
         read: Callable[[], BinaryIO],
-        progress: Callable[[int], None] = lambda sent: None,
+        progress: Callable[[FileProgress], None] = lambda done: None,
     ) -> None:
         """See ClusterClient."""
-        with translated("send files"):
-            have = await rpcs.STAT_BLOB.unary(self._channel)(
-                pb.StatBlobRequest(digest=digest), timeout=CALL_SECONDS
-            )
-            if have.complete:
-                return
-            file = await run_blocking(read)
-            try:
-                await run_blocking(file.seek, have.received)
-                await self._upload(
-                    file, pb.PutBlobStart(digest=digest, size=size, offset=have.received), progress
-                )
-            finally:
-                await run_blocking(file.close)
-
-    async def _upload(self, file: BinaryIO, start: pb.PutBlobStart, progress: Callable[[int], None]) -> None:
-        call = rpcs.PUT_BLOB.upload(self._channel)(None)
-        sent = start.offset
-        try:
-            with suppress(
-                asyncio.InvalidStateError
-            ):  # the agent said its last word already, which is read below
-                await call.write(pb.PutBlobRequest(start=start))
-                while data := await run_blocking(file.read, _BLOB_CHUNK_BYTES):
-                    # Each piece has the deadline, not the whole: how long that takes depends on its size.
-                    await within(_SILENCE_SECONDS, call.write(pb.PutBlobRequest(data=data)))
-                    sent += len(data)
-                    progress(sent)
-                await call.done_writing()
-            if (await call).received != start.size:
-                raise AgentFailed(f"send files: the archive has {sent} bytes, {start.size} were announced")
-        except grpc.aio.AioRpcError as error:
-            if error.details() == LOST_STATUS:
-                raise AgentFailed("send files: the agent broke it off; its log says why") from error
-            raise
-        except asyncio.TimeoutError:
-            raise LinkLost(f"send files: the agent took nothing for {_SILENCE_SECONDS:.0f} s") from None
-        finally:
-            call.cancel()
+        await Sending(self._channel, digest=digest, size=size, read=read, progress=progress).run()
 
     async def submit(self, key: str, owner: Owner, job: JobRequest) -> int:
         """See ClusterClient."""
@@ -249,6 +209,8 @@ def _submit_request(key: str, owner: Owner, job: JobRequest) -> pb.SubmitRequest
                 cpus=job.demand.cpus, memory=job.demand.memory, accelerators=job.demand.accelerators
             ),
             managed=None if job.managed is None else _managed(job.managed),
+            git=None if job.git is None else pb.GitSource(url=job.git.url, ref=job.git.ref),
+            node_ips=job.node_ips,
         ),
     )
 

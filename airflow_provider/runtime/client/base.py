@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 
 class JobStatus(str, Enum):
@@ -57,6 +57,17 @@ class FileTree:
 
 
 @dataclass(frozen=True)
+class GitSource:
+    """A repository that the node clones to ``~/sky_workdir`` before setup.
+
+    ``ref``: branch, tag or commit; empty: the repository's default branch.
+    """
+
+    url: str
+    ref: str = ""
+
+
+@dataclass(frozen=True)
 class Demand:
     """What a job takes of its node while it is set up and runs.
 
@@ -91,7 +102,11 @@ class ManagedTask:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One attempt of a task, ready to run. ``secrets`` never shows in a repr."""
+    """One attempt of a task, ready to run. ``secrets`` never shows in a repr.
+
+    ``node_ips``: addresses of the nodes by rank, as their peers reach them; empty: one node that calls itself
+    127.0.0.1.
+    """
 
     name: str
     setup: str
@@ -102,6 +117,20 @@ class JobRequest:
     grace_seconds: float = 5.0
     demand: Demand = Demand()
     managed: ManagedTask | None = None
+    git: GitSource | None = None
+    node_ips: tuple[str, ...] = ()
+
+
+class FileProgress(NamedTuple):
+    """How far an archive is, in bytes.
+
+    ``read``: of the archive dealt with, sent or found to be there; ``sent``: what travelled for it, more than once where
+    it had to; ``size``: of the archive.
+    """
+
+    read: int
+    sent: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -227,9 +256,21 @@ class ClusterClient(Protocol):
         digest: str,
         size: int,
         read: Callable[[], BinaryIO],
-        progress: Callable[[int], None] = lambda sent: None,
+        progress: Callable[[FileProgress], None] = lambda done: None,
     ) -> None:
-        """Send an archive unless the cluster has it; a broken transfer goes on where it broke."""
+        """Send an archive as far as the cluster does not have it yet: after a broken transfer, only the rest.
+
+        Args:
+            digest: SHA-256 of the archive, in hexadecimal.
+            size: Of the archive, in bytes.
+            read: Opens the archive. It is called in a thread, only when something may be missing on the cluster, and
+                again where chunks vanished there meanwhile.
+            progress: Called now and then, the last time with the whole archive dealt with.
+
+        Raises:
+            RequestRefused: what is read is not the archive of that digest and size.
+            ClientError: it failed.
+        """
         ...
 
     async def submit(self, key: str, owner: Owner, job: JobRequest) -> int:

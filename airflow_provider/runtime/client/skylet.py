@@ -15,6 +15,7 @@ from airflow_provider.runtime.client.autostop import autostop_request
 from airflow_provider.runtime.client.base import (
     AgentFailed,
     Autostop,
+    FileProgress,
     JobRequest,
     JobState,
     JobStatus,
@@ -105,7 +106,7 @@ class SkyletClient:
         digest: str,
         size: int,
         read: Callable[[], BinaryIO],
-        progress: Callable[[int], None] = lambda sent: None,
+        progress: Callable[[FileProgress], None] = lambda done: None,
     ) -> None:
         """Refuse: see ClusterClient for what it would do.
 
@@ -121,8 +122,8 @@ class SkyletClient:
         none for the key, and a job is queued again only while it is not queued. Should it be queued twice all the
         same, as a call may be carried out after its deadline, the second program finds that the first one runs or ran.
         """
-        if job.files:
-            raise RequestRefused("submit: a skylet takes no files over gRPC")
+        if job.files or job.git is not None:
+            raise RequestRefused("submit: a skylet takes no files over gRPC and clones no repository")
         deadline = time.monotonic() + _SUBMIT_SECONDS
         metadata = {
             "key": key,

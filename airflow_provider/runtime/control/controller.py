@@ -12,8 +12,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
 from airflow_provider.runtime.blocking import outlast, run_blocking
 from airflow_provider.runtime.client.base import (
     AgentFailed,
@@ -28,29 +26,32 @@ from airflow_provider.runtime.client.base import (
 )
 from airflow_provider.runtime.control import events
 from airflow_provider.runtime.control.follower import Follower
+from airflow_provider.runtime.control.ledger import Ledger
 from airflow_provider.runtime.control.machine import Policy, State, Step, step
 from airflow_provider.runtime.control.request import job_request, submission_key
+from airflow_provider.runtime.control.sending import send_archive
 from airflow_provider.runtime.control.status import Status
 from airflow_provider.runtime.errors import Superseded
 from airflow_provider.runtime.files.blobs import BlobMissingError
-from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError, NotFeasible
-from airflow_provider.runtime.state import StoreUnavailable
+from airflow_provider.runtime.infra.base import (
+    ClusterHandle,
+    Health,
+    InfraError,
+    NotFeasible,
+    NothingFree,
+    OutOfReach,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from typing_extensions import ParamSpec
 
     from airflow_provider.runtime.client.base import Heartbeat
     from airflow_provider.runtime.files.blobs import BlobStore
     from airflow_provider.runtime.infra.base import Infra
     from airflow_provider.runtime.state import StateStore, TaskRecord
 
-    Arguments = ParamSpec("Arguments")
-
 log = logging.getLogger(__name__)
 
-_STORE_PATIENCE_SECONDS = 300.0
 _CANCEL_MARGIN_SECONDS = 70.0
 _DRAIN_SECONDS = 10.0
 
@@ -97,7 +98,7 @@ class Controller:
         unreachable_timeout: float = 600.0,
         redact: Callable[[str], str] = lambda text: text,
     ) -> None:
-        self.record = record
+        self._ledger = Ledger(record, store)
         self._store = store
         self._infra = infra
         self._blobs = blobs
@@ -118,6 +119,11 @@ class Controller:
         self._client: ClusterClient | None = None
         self._follower: Follower | None = None
         self._following: AsyncGenerator[JobState | Heartbeat, None] | None = None
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task as it is stored."""
+        return self._ledger.record
 
     @property
     def state(self) -> State:
@@ -176,42 +182,11 @@ class Controller:
         before = self.state
         after, lines = step(before, event, self._policy)
         if after != before:
-            await self._save(after, type(event).__name__, "; ".join(lines), self.record.cluster)
+            gone = before.step is Step.TEAR_DOWN and Step.TEAR_DOWN not in (after.step, after.after_wait)
+            cluster = None if gone and not after.leaked else self.record.cluster
+            await self._ledger.save(after, type(event).__name__, "; ".join(lines), cluster)
         for line in lines:
             await self._say(line)
-
-    async def _save(self, state: State, event: str, message: str, cluster: dict[str, object] | None) -> None:
-        """Store a transition."""
-        self.record = await self._stored(
-            self._store.transition, self.record, state=state, event=event, message=message, cluster=cluster
-        )
-
-    async def _stored(
-        self, call: Callable[Arguments, TaskRecord], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> TaskRecord:
-        """Call the store; a database that is away for a while holds the task up, no more."""
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
-            stop=stop_after_delay(_STORE_PATIENCE_SECONDS),
-            reraise=True,
-        ):
-            with attempt:
-                return await run_blocking(call, *args, **kwargs)
-        raise AssertionError("the loop ends by returning or raising")
-
-    async def _check_claim(self) -> None:
-        """Make sure that the task is still ours: clusters are made and removed by name, which the next owner uses.
-
-        Raises:
-            Superseded: it is not.
-        """
-        now = await self._stored(self._store.get, self.record.id)
-        if now.generation != self.record.generation:
-            raise Superseded(
-                f"managed task {now.id} was claimed by {now.owner} (generation {now.generation}), after "
-                f"generation {self.record.generation}"
-            )
 
     async def _collect_blobs(self) -> None:
         """Remove archives that nobody needs any more; the next task to end does what fails here."""
@@ -267,30 +242,44 @@ class Controller:
     async def _provision(self) -> events.Event:
         if self.state.status is Status.PENDING:
             return events.LaunchBegun()
-        await self._check_claim()
+        await self._ledger.check_claim()
         task = self.record.order.task
         try:
             choice = await run_blocking(self._infra.choose, task)
-            for reason in choice.passed_over:
-                await self._say(f"candidate passed over: {reason}")
-            for name in task.carried_fields:
-                await self._say(f"{name} has no effect on infra {self._infra.name}")
-            handle = await self._infra.provision(self.record.cluster_name, self._say)
+            if not self.state.waiting_for:  # else it was said before the wait
+                for reason in choice.passed_over:
+                    await self._say(f"candidate passed over: {reason}")
+                for name in task.carried_fields:
+                    await self._say(f"{name} has no effect on infra {self._infra.name}")
+            handle = await self._infra.provision(
+                self.record.cluster_name,
+                choice,
+                self._say,
+                previous=self._handle_if_any(),
+                intend=self._intend,
+            )
         except NotFeasible as error:
             return events.LaunchFailed(events.LaunchProblem.NOT_FEASIBLE, str(error))
+        except NothingFree as error:
+            return events.LaunchFailed(events.LaunchProblem.NOTHING_FREE, str(error))
         except (InfraError, ClientError) as error:
             return events.LaunchFailed(events.LaunchProblem.FAILED, str(error))
         await self._say(f"cluster {handle.name} is up: {choice.candidate.describe(self._infra.name)}")
         # The handle is stored with the transition that says so.
-        await self._save(self.state, "ClusterUp", handle.name, handle.to_json())
+        await self._ledger.save(self.state, "ClusterUp", handle.name, handle.to_json())
         return events.Provisioned()
+
+    async def _intend(self, handle: ClusterHandle) -> None:
+        """Store where a cluster is about to be made: whoever goes on from here looks for it there."""
+        await self._ledger.save(self.state, "ClusterIntended", handle.name, handle.to_json())
 
     async def _submit(self) -> events.Event:
         order = self.record.order
         client = await self._connect()
         try:
             for tree in order.files:
-                await client.send_files(tree.digest, tree.size, partial(self._blobs.open, tree.digest))
+                read = partial(self._blobs.open, tree.digest)
+                await send_archive(client, tree.digest, tree.size, read, say=self._say)
             secrets = await self._secrets(order.task.secrets)
             choice = await run_blocking(self._infra.choose, order.task)
             request = job_request(self.record, choice.candidate, secrets)
@@ -380,19 +369,22 @@ class Controller:
     async def _tear_down(self) -> events.Event:
         await self._disconnect()
         self._follower = None
-        await self._check_claim()
+        await self._ledger.check_claim()
         try:
-            await self._infra.tear_down(self.record.cluster_name)
+            await self._infra.tear_down(self.record.cluster_name, self._handle_if_any())
+        except OutOfReach as error:
+            return events.Unreachable(str(error), time.time())
         except (InfraError, ClientError) as error:
             return events.TearDownFailed(str(error))
-        if self.record.cluster is not None:
-            await self._save(self.state, "ClusterDown", self.record.cluster_name, None)
         return events.TornDown()
 
     def _handle(self) -> ClusterHandle:
         if self.record.cluster is None:
             raise AssertionError(f"step {self.state.step.value} needs a cluster")
         return ClusterHandle.from_json(self.record.cluster)
+
+    def _handle_if_any(self) -> ClusterHandle | None:
+        return None if self.record.cluster is None else self._handle()
 
     def _ended(self, state: JobState) -> events.Event:
         lines = self._follower.log.last_lines if self._follower else ()

@@ -25,6 +25,7 @@ class LaunchProblem(str, Enum):
     """Why a cluster did not come up."""
 
     NOT_FEASIBLE = "not feasible"
+    NOTHING_FREE = "nothing free"
     FAILED = "failed"
 
 

@@ -4,15 +4,14 @@
 a part of the state (``Step``), so a controller that crashed goes on from the stored state as if nothing had happened.
 
 Invariants, each property-tested: at most one live cluster job per task; nothing leaves a terminal status; no terminal
-status before the cluster is torn down (or given up on, loudly: then the task ends, and no other cluster takes its
-place); restarts never exceed the budget; "unreachable" alone, within the limit that the user set, never destroys a
-cluster.
+status before the cluster is torn down (or given up on, loudly); restarts never exceed the budget; "unreachable" alone,
+within the limit that the user set, never destroys a cluster. No cluster takes the place of one that may have a live
+job, unless that one does not answer and was given up as lost: then it ends by its lease.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from airflow_provider.runtime.control.events import (
     AgentDown,
@@ -41,6 +40,9 @@ from airflow_provider.runtime.control.events import (
     WaitOver,
 )
 from airflow_provider.runtime.control.status import Status
+from airflow_provider.runtime.control.taskstate import Policy, State, Step
+
+__all__ = ["Policy", "State", "Step", "backoff", "begin_afresh", "step"]
 
 MAX_LAUNCH_FAILURES = 5
 MAX_LINK_FAILURES = 20
@@ -48,81 +50,8 @@ MAX_AGENT_RESTARTS = 3
 MAX_TEAR_DOWNS = 10
 MAX_CONTROLLER_ERRORS = 5
 _BACKOFF_LIMIT_SECONDS = 30.0
-
-
-class Step(str, Enum):
-    """What has to be done next for the task."""
-
-    PROVISION = "provision"
-    SUBMIT = "submit"
-    FOLLOW = "follow"
-    PROBE = "probe"
-    RESTART_AGENT = "restart agent"
-    CANCEL = "cancel"
-    TEAR_DOWN = "tear down"
-    WAIT = "wait"
-    DONE = "done"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the user asked for.
-
-    Attributes:
-        recover: Whether a lost cluster is replaced at all.
-        max_restarts_on_errors: How often a failing job is started again.
-        recover_on_exit_codes: Exit codes of the job that always start it again, outside that budget.
-        unreachable_timeout: Seconds without contact after which a cluster counts as lost.
-    """
-
-    recover: bool = True
-    max_restarts_on_errors: int = 0
-    recover_on_exit_codes: tuple[int, ...] = ()
-    unreachable_timeout: float = 600.0
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that decides about a task; stored whole at each transition.
-
-    Attributes:
-        status: What the user sees.
-        step: What has to be done next.
-        attempt: Number of the present job attempt, from 1, over recoveries and tries.
-        job_id: The cluster job of this attempt, once submitted.
-        recoveries: Clusters lost and replaced in this try.
-        restarts_on_errors: Restarts spent on failing jobs in this try.
-        outcome: How the task ends; set as soon as that is decided.
-        afresh: Begin anew once the cluster is torn down, whatever was decided before.
-        after_wait: The step that a WAIT leads to.
-        wait_seconds: How long the WAIT lasts.
-        unreachable_since: When contact was lost, in seconds since the epoch.
-        launch_failures: Failed launches in a row.
-        link_failures: Broken links in a row, without a word from the job between them.
-        agent_restarts: Failed restarts of the agent in a row.
-        tear_downs: Failed tear-downs in a row.
-        errors: Unexpected errors of the controller, without a word from the job between them.
-        leaked: The cluster could not be removed.
-    """
-
-    status: Status = Status.PENDING
-    step: Step = Step.PROVISION
-    attempt: int = 1
-    job_id: int | None = None
-    recoveries: int = 0
-    restarts_on_errors: int = 0
-    outcome: Outcome | None = None
-    afresh: bool = False
-    after_wait: Step = Step.DONE
-    wait_seconds: float = 0.0
-    unreachable_since: float | None = None
-    launch_failures: int = 0
-    link_failures: int = 0
-    agent_restarts: int = 0
-    tear_downs: int = 0
-    errors: int = 0
-    leaked: bool = False
-
+_LONGEST_WAIT = 4
+"""After so many waits for something free, the next ones are no longer."""
 
 Decision = tuple[State, tuple[str, ...]]
 
@@ -132,6 +61,13 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
 
     An event that has no meaning in ``state`` (late, repeated) changes nothing.
     """
+    after, lines = _decide(state, event, policy)
+    if after.waits and after.step not in (Step.PROVISION, Step.WAIT):  # no longer on the way to a launch
+        after = replace(after, waits=0, waiting_for="")
+    return after, lines
+
+
+def _decide(state: State, event: Event, policy: Policy) -> Decision:
     if state.status.terminal:
         return state, ()
     match event:
@@ -155,7 +91,7 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
         case Step.RESTART_AGENT:
             return _restart_agent(state, event, policy)
         case Step.TEAR_DOWN:
-            return _tear_down(state, event)
+            return _tear_down(state, event, policy)
         case Step.CANCEL if isinstance(event, JobEnded):
             return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
         case Step.WAIT if isinstance(event, WaitOver):
@@ -177,6 +113,8 @@ def begin_afresh(state: State) -> State:
         attempt=state.attempt,
         job_id=state.job_id if running else None,
         afresh=True,
+        unreachable_since=state.unreachable_since,
+        lost_cluster=state.lost_cluster,
     )
 
 
@@ -225,9 +163,14 @@ def _provision(state: State, event: Event) -> Decision:
         case LaunchBegun() if state.status is Status.PENDING:
             return replace(state, status=Status.STARTING), ()
         case Provisioned():
-            return replace(state, step=Step.SUBMIT, launch_failures=0), ()
+            return replace(state, step=Step.SUBMIT, launch_failures=0, lost_cluster=False), ()
         case LaunchFailed(LaunchProblem.NOT_FEASIBLE, reason):
             return _end(state, Outcome(Status.FAILED_PRECHECKS, reason)), (f"cannot run: {reason}",)
+        case LaunchFailed(LaunchProblem.NOTHING_FREE, reason):
+            waits = min(state.waits + 1, _LONGEST_WAIT)
+            waiting = _wait(state, backoff(waits + 2), Step.PROVISION)  # from 4 s on
+            lines = () if reason == state.waiting_for else (f"waiting: {reason}",)
+            return replace(waiting, waits=waits, waiting_for=reason), lines
         case LaunchFailed(_, reason):
             failures = state.launch_failures + 1
             failed = replace(state, launch_failures=failures)
@@ -299,6 +242,7 @@ def _next_attempt(state: State) -> State:
 
 def _lost(state: State, evidence: str, policy: Policy) -> Decision:
     """Settle what a lost cluster means: nothing more for a task that ends anyway, else a recovery."""
+    state = replace(state, lost_cluster=True)
     if state.outcome is not None or state.afresh:
         return replace(state, step=Step.TEAR_DOWN, job_id=None), ()
     if not policy.recover:
@@ -362,19 +306,39 @@ def _restart_agent(state: State, event: Event, policy: Policy) -> Decision:
     return state, ()
 
 
-def _tear_down(state: State, event: Event) -> Decision:
+def _tear_down(state: State, event: Event, policy: Policy) -> Decision:
     match event:
         case TornDown():
             return _gone(state), ()
         case TearDownFailed(reason):
-            failures = state.tear_downs + 1
-            failed = replace(state, tear_downs=failures)
-            if failures >= MAX_TEAR_DOWNS:
-                return _leave_behind(failed, reason)
-            seconds = backoff(failures)
-            text = f"the cluster is not removed yet, trying again in {seconds:g} s: {reason}"
-            return _wait(failed, seconds, Step.TEAR_DOWN), (text,)
+            return _not_torn_down(state, reason)
+        case Unreachable():
+            return _out_of_reach(state, event, policy)
     return state, ()
+
+
+def _out_of_reach(state: State, event: Unreachable, policy: Policy) -> Decision:
+    """Settle what becomes of a cluster that is to be removed and does not answer: its lease ends it in any case."""
+    since = state.unreachable_since if state.unreachable_since is not None else event.now
+    known = replace(state, unreachable_since=since)
+    if state.outcome is not None and not state.lost_cluster:
+        return _not_torn_down(known, f"{event.evidence} (its lease ends it)")
+    # Only an earlier try's cluster may have a live job: else that ended, or never began, or was given up already.
+    patience = policy.unreachable_timeout if state.afresh and not state.lost_cluster else 0.0
+    if event.now - since >= patience:
+        return _gone(state), (f"what is left of the cluster ends by its lease: {event.evidence}",)
+    text = f"the earlier cluster does not answer, waiting for it up to {patience:g} s: {event.evidence}"
+    return _wait(known, backoff(4), Step.TEAR_DOWN), () if state.unreachable_since is not None else (text,)
+
+
+def _not_torn_down(state: State, reason: str) -> Decision:
+    failures = state.tear_downs + 1
+    failed = replace(state, tear_downs=failures)
+    if failures >= MAX_TEAR_DOWNS:
+        return _leave_behind(failed, reason)
+    seconds = backoff(failures)
+    text = f"the cluster is not removed yet, trying again in {seconds:g} s: {reason}"
+    return _wait(failed, seconds, Step.TEAR_DOWN), (text,)
 
 
 def _gone(state: State) -> State:
@@ -383,7 +347,7 @@ def _gone(state: State) -> State:
         return State(attempt=state.attempt + 1)
     if state.outcome is not None:
         return replace(state, status=state.outcome.status, step=Step.DONE, tear_downs=0)
-    gone = replace(state, step=Step.PROVISION, tear_downs=0)
+    gone = replace(state, step=Step.PROVISION, tear_downs=0, unreachable_since=None)
     if state.launch_failures:
         return _wait(gone, backoff(state.launch_failures), Step.PROVISION)
     return gone

@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.client.base import Demand, FileTree, JobRequest, ManagedTask
+from airflow_provider.runtime.client.base import Demand, FileTree, GitSource, JobRequest, ManagedTask
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.state import TaskRecord
@@ -73,7 +73,16 @@ def job_request(record: TaskRecord, candidate: Candidate, secrets: dict[str, str
             infra=str((record.cluster or {}).get("infra", "")),
             resources=_in_words(candidate),
         ),
+        git=None if task.git is None else GitSource(task.git.url, task.git.ref or ""),
+        node_ips=_node_ips(record),
     )
+
+
+def _node_ips(record: TaskRecord) -> tuple[str, ...]:
+    """Return how others reach the nodes, by rank; nothing where the infra does not say: a node alone needs no address."""
+    address = (record.cluster or {}).get("address")
+    found = address.get("node_ip") if isinstance(address, dict) else None
+    return (found,) if isinstance(found, str) and found.strip() else ()
 
 
 def _in_words(candidate: Candidate) -> str:

@@ -85,6 +85,17 @@ class NotFeasible(InfraError):
     """This infra can never run the task; the text lists why, candidate by candidate."""
 
 
+class NothingFree(InfraError):
+    """All that fits is taken at the moment: to be waited for. The text says by whom, place by place."""
+
+
+class OutOfReach(InfraError):
+    """The place where the cluster is does not answer, so nothing can be done there now.
+
+    A cluster that hears from no controller for the length of its lease ends by itself.
+    """
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which of a task's candidate resources is provisioned, and why those before it are not."""
@@ -106,14 +117,28 @@ class Infra(Protocol):
         """
         ...
 
-    async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
+    async def provision(
+        self,
+        name: str,
+        choice: Choice,
+        say: Callable[[str], Awaitable[None]],
+        *,
+        previous: ClusterHandle | None = None,
+        intend: Callable[[ClusterHandle], Awaitable[None]] | None = None,
+    ) -> ClusterHandle:
         """Return a cluster of that name with a running agent, the existing one when there is one.
 
         Args:
             name: The cluster's name.
+            choice: What ``choose`` returned for the task.
             say: Takes lines on progress for the task's log.
+            previous: What was intended last for this name: an earlier launch may have got that far.
+            intend: Stores where the cluster is about to be made, before anything is done there. Infras whose clusters
+                are found by name alone do not call it.
 
         Raises:
+            NothingFree: everything that fits is taken; to be tried again.
+            NotFeasible: nothing here can ever serve the choice.
             InfraError: it failed.
         """
         ...
@@ -138,10 +163,15 @@ class Infra(Protocol):
         """
         ...
 
-    async def tear_down(self, name: str) -> None:
+    async def tear_down(self, name: str, handle: ClusterHandle | None) -> None:
         """Remove the cluster and everything on it, verified; one that is not there is no error.
 
+        Args:
+            name: The cluster's name.
+            handle: Where it is; None when that was not recorded: then it is looked for.
+
         Raises:
+            OutOfReach: the place where it is does not answer.
             InfraError: something is left.
         """
         ...

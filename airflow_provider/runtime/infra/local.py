@@ -88,7 +88,15 @@ class LocalInfra:
         """See Infra."""
         return choose_candidate(task)
 
-    async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
+    async def provision(
+        self,
+        name: str,
+        choice: Choice,
+        say: Callable[[str], Awaitable[None]],
+        *,
+        previous: ClusterHandle | None = None,
+        intend: Callable[[ClusterHandle], Awaitable[None]] | None = None,
+    ) -> ClusterHandle:
         """See Infra."""
         try:
             record = await run_slowly(self._create, name)
@@ -133,9 +141,14 @@ class LocalInfra:
         """See Infra."""
         await run_slowly(self._start_agent, handle)
 
-    async def tear_down(self, name: str) -> None:
+    async def tear_down(self, name: str, handle: ClusterHandle | None = None) -> None:
         """See Infra."""
         await run_slowly(self._remove, name, _GRACE_SECONDS)
+
+    async def find(self, name: str) -> ClusterHandle | None:
+        """Return the cluster of that name, None when there is none."""
+        record = await run_blocking(self._read, name)
+        return None if record is None or record["boot_id"] != _boot_id() else self._handle(name, record)
 
     def preempt(self, name: str) -> None:
         """Lose the machine: everything on the cluster dies at once, as with a spot node. Blocking.
@@ -209,7 +222,8 @@ class LocalInfra:
         environment = {
             name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")
         }
-        command = [sys.executable, "-X", "utf8", "-m", "airflow_provider.runtime.agent", "--disposable"]
+        command = [sys.executable, "-X", "utf8", "-m", "airflow_provider.runtime.agent"]
+        command += ["--disposable", "--private-homes"]
         command += ["--root", str(directory), "--instance", handle.instance]
         command += ["--lease", str(self._lease_seconds)]
         try:

@@ -7,6 +7,7 @@ from airflow_provider.runtime.task.chain import (
     task_from_definition,
 )
 from airflow_provider.runtime.task.errors import Problem, TaskValidationError
+from airflow_provider.runtime.task.git import GitWorkdir
 from airflow_provider.runtime.task.place import ChainPlace
 from airflow_provider.runtime.task.spec import (
     Candidate,
@@ -24,6 +25,7 @@ __all__ = [
     "Candidate",
     "Chain",
     "ChainPlace",
+    "GitWorkdir",
     "JobRecovery",
     "Origin",
     "Problem",

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from airflow_provider.runtime.task.errors import Report, join_path
 from airflow_provider.runtime.task.fields import Field
+from airflow_provider.runtime.task.git import (
+    SSH_KEY,
+    TOKEN,
+    GitWorkdir,
+    holds_credentials,
+    unsuitable_ref,
+    unsuitable_url,
+)
 from airflow_provider.runtime.task.nodes import node_of
 from airflow_provider.runtime.task.substitute import references, substitute
 
@@ -32,23 +40,47 @@ class Context:
         self.report.add(path, message, remedy, line=self.lines.get(path), value=repr(value))
 
 
-def read_workdir(field: Field) -> str | None:
-    """The local folder as written; other forms of ``workdir`` are problems."""
-    if field.is_mapping and "url" in (field.mapping() or {}):
-        field.misplaced(
-            "a git workdir is not supported yet by this version", "Give a local folder, or clone in setup"
-        )
-        return None
+def read_workdir(field: Field) -> str | GitWorkdir | None:
+    """The local folder or the repository as written."""
+    if field.is_mapping:
+        return _read_repository(field)
     text = field.text()
     if text is not None and (reason := _unsuitable_workdir(text)):
-        field.problem(*reason)
+        if holds_credentials(text):
+            field.misplaced(*reason)
+        else:
+            field.problem(*reason)
     return text
+
+
+def _read_repository(field: Field) -> GitWorkdir | None:
+    fields = field.mapping() or {}
+    for key in fields.keys() - {"url", "ref"}:
+        fields[key].misplaced("unknown field of a git workdir", "Only url and ref are known")
+    if "url" not in fields or fields["url"].is_null:
+        field.misplaced(
+            "a git workdir needs a url", "Write url: https://host/owner/repo, and a ref if needed"
+        )
+        return None
+    url = fields["url"].text()
+    given = fields.get("ref")
+    ref = None if given is None or given.is_null else given.text()
+    if url is None:
+        return None
+    if holds_credentials(url):
+        fields["url"].misplaced(*_CREDENTIALS)
+    elif not references(url) and (reason := unsuitable_url(url)):
+        fields["url"].problem(*reason)
+    if given is not None and ref and not references(ref) and (reason := unsuitable_ref(ref)):
+        given.problem(*reason)
+    return GitWorkdir(url, ref)
 
 
 def workdir_override(workdir: str | None, report: Report) -> str | None:
     """The local folder given in Python, under the rules of ``read_workdir``; None for none."""
     node = None if workdir is None else node_of(workdir, report, "workdir")
-    return None if node is None else read_workdir(Field(report, node, "workdir", None))
+    found = None if node is None else read_workdir(Field(report, node, "workdir", None))
+    return found if isinstance(found, str) else None
 
 
 def read_file_mounts(field: Field) -> dict[str, str]:
@@ -79,9 +111,13 @@ def check_workdir_mount(field: Field, *, has_workdir: bool) -> None:
         fields[_REMOTE_WORKDIR].misplaced(*_OVER_WORKDIR)
 
 
-def check_secret_paths(workdir: str | None, mounts: Mapping[str, str], context: Context) -> None:
+def check_secret_paths(
+    workdir: str | None, git: GitWorkdir | None, mounts: Mapping[str, str], context: Context
+) -> None:
     """Note every path that refers to a secret: its value is not known here, and paths are not secret."""
     texts = [("workdir", workdir or "")]
+    if git is not None:
+        texts += [("workdir.url", git.url), ("workdir.ref", git.ref or "")]
     for destination, source in mounts.items():
         texts += [(join_path("file_mounts", destination), text) for text in (destination, source)]
     for path, text in texts:
@@ -107,6 +143,23 @@ def resolve_workdir(text: str | None, context: Context) -> str | None:
     return None if path is None else str(path)
 
 
+def resolve_git(git: GitWorkdir | None, context: Context) -> GitWorkdir | None:
+    """The repository with its variables replaced; None when there is none or it is not usable."""
+    if git is None:
+        return None
+    url = _substituted(git.url, "workdir.url", context)
+    ref = None if git.ref is None else _substituted(git.ref, "workdir.ref", context)
+    if url is None or (git.ref is not None and ref is None):
+        return None
+    if holds_credentials(url):
+        context.report.add("workdir.url", *_CREDENTIALS, line=context.lines.get("workdir.url"))
+    elif reason := unsuitable_url(url):
+        context.problem("workdir.url", url, *reason)
+    if ref and (reason := unsuitable_ref(ref)):
+        context.problem("workdir.ref", ref, *reason)
+    return GitWorkdir(url, ref or None)
+
+
 def resolve_mounts(mounts: Mapping[str, str], context: Context, *, has_workdir: bool) -> dict[str, str]:
     """Destination -> absolute local source, for all mounts that are usable."""
     resolved: dict[str, str] = {}
@@ -126,6 +179,11 @@ def resolve_mounts(mounts: Mapping[str, str], context: Context, *, has_workdir: 
             resolved[destination] = str(local)
     return resolved
 
+
+_CREDENTIALS = (
+    "a URL must not hold a user or a secret: it shows in logs",
+    f"Leave out what is before the @; give the secret {TOKEN} for https, or {SSH_KEY} and an ssh URL",
+)
 
 _OVER_WORKDIR = (
     f"{_REMOTE_WORKDIR} is where workdir is copied to",
@@ -181,9 +239,11 @@ def _exists(path: Path, *, folder: bool) -> bool:
 
 def _unsuitable_workdir(text: str) -> tuple[str, str] | None:
     if not text.strip():
-        return "must not be empty", "Give a local folder"
+        return "must not be empty", "Give a local folder, or {url: ..., ref: ...}"
+    if holds_credentials(text):
+        return _CREDENTIALS
     if _URL.match(text):
-        return "a URL is not supported yet by this version", "Give a local folder, or fetch it in setup"
+        return "a URL is not a local folder", "For a Git repository write workdir: {url: ..., ref: ...}"
     return None
 
 

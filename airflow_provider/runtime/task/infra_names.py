@@ -43,7 +43,9 @@ KNOWN_INFRAS = frozenset(
 
 _ALIASES = {"k8s": "kubernetes"}
 _PART = re.compile(r"[a-zA-Z0-9_.@:-]+|\*")
-_FORMS = "Write <infra>, <infra>/<region>, <infra>/<region>/<zone>, kubernetes/<context> or ssh/<pool>[/<zone>]"
+_FORMS = (
+    "Write <infra>, <infra>/<region>, <infra>/<region>/<zone>, kubernetes/<context> or ssh/<pool>[/<zone>]"
+)
 
 
 def read_infra(field: Field) -> str | None:

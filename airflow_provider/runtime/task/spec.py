@@ -10,6 +10,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from airflow_provider.runtime.task import environment, files, secret_references
 from airflow_provider.runtime.task.errors import Report
+from airflow_provider.runtime.task.git import GitWorkdir
 
 Strategy = Literal["FAILOVER", "EAGER_NEXT_REGION", "NONE"]
 """Where a recovery looks for a new cluster; ``NONE`` never recovers."""
@@ -155,7 +156,7 @@ class Origin(_JsonRecord):
 class TaskSpec(_JsonRecord):
     """One task of a chain.
 
-    A spec comes out of the loader *unresolved*: ``envs`` may hold None, and ``workdir`` and
+    A spec comes out of the loader *unresolved*: ``envs`` may hold None, and ``workdir``, ``git`` and
     ``file_mounts`` are as written. ``resolve`` makes it ready to run.
 
     Attributes:
@@ -166,6 +167,7 @@ class TaskSpec(_JsonRecord):
         secrets: environment variables by reference: ``variable:<key>`` is an Airflow variable,
             ``connection:<id>`` or ``connection:<id>.<field>`` an Airflow connection. No value is a secret.
         workdir: local folder that is copied to the nodes, where commands then start; None for none.
+        git: repository that the nodes clone in place of a local folder; never beside ``workdir``.
         file_mounts: path on the nodes -> local file or folder that is copied there.
         setup: shell commands that prepare a node; None for none.
         run: shell commands of the task; None for a task that succeeds at once.
@@ -180,6 +182,7 @@ class TaskSpec(_JsonRecord):
     envs: dict[str, str | None] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
+    git: GitWorkdir | None = None
     file_mounts: dict[str, str] = field(default_factory=dict)
     setup: str | None = None
     run: str | None = None
@@ -212,7 +215,8 @@ class TaskSpec(_JsonRecord):
             envs: replace or add environment variables.
             secrets: replace or add references to secrets (never values); None refers to the Airflow
                 variable of the same name.
-            workdir: replaces the folder; relative to the folder of the definition. None keeps it.
+            workdir: replaces the folder or the repository; relative to the folder of the definition. None
+                keeps what there is.
 
         Raises:
             TaskValidationError: a name or value is not acceptable.
@@ -231,6 +235,7 @@ class TaskSpec(_JsonRecord):
             envs={**self.envs, **new_envs},
             secrets={**self.secrets, **new_secrets},
             workdir=new_workdir or self.workdir,
+            git=None if new_workdir else self.git,
             origin=self._origin_without(
                 [*(f"envs.{name}" for name in new_envs), *(["workdir"] if new_workdir else [])]
             ),
@@ -249,7 +254,7 @@ class TaskSpec(_JsonRecord):
         """This task, ready to run on the machine that holds its files.
 
         Applies the overrides (see ``with_overrides``), requires a value for every environment variable,
-        replaces ``$NAME`` and ``${NAME}`` in ``workdir`` and ``file_mounts``, and makes local paths
+        replaces ``$NAME`` and ``${NAME}`` in ``workdir``, ``git`` and ``file_mounts``, and makes local paths
         absolute. Resolving a resolved task without overrides changes nothing.
 
         Raises:
@@ -269,13 +274,16 @@ class TaskSpec(_JsonRecord):
             report=report,
             lines=spec.origin.lines,
         )
-        files.check_secret_paths(spec.workdir, spec.file_mounts, context)
+        files.check_secret_paths(spec.workdir, spec.git, spec.file_mounts, context)
         resolved_workdir = files.resolve_workdir(spec.workdir, context)
+        resolved_git = files.resolve_git(spec.git, context)
         resolved_mounts = files.resolve_mounts(
-            spec.file_mounts, context, has_workdir=spec.workdir is not None
+            spec.file_mounts, context, has_workdir=spec.workdir is not None or spec.git is not None
         )
         report.raise_if_any()
-        return replace(spec, workdir=resolved_workdir, file_mounts=resolved_mounts, resolved=True)
+        return replace(
+            spec, workdir=resolved_workdir, git=resolved_git, file_mounts=resolved_mounts, resolved=True
+        )
 
     def _origin_without(self, paths: list[str]) -> Origin:
         # The line of a value that has been replaced would send the reader to the wrong place.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from airflow_provider.runtime.task import environment, files, secret_references
 from airflow_provider.runtime.task.errors import Report, join_path
 from airflow_provider.runtime.task.fields import Field
+from airflow_provider.runtime.task.git import GitWorkdir
 from airflow_provider.runtime.task.nodes import MappingNode
 from airflow_provider.runtime.task.resources import read_resources
 from airflow_provider.runtime.task.spec import Origin, Resources, TaskSpec
@@ -49,13 +50,14 @@ def read_task(node: MappingNode, report: Report, base_dir: str | None, overrides
         **overrides.secrets,
     }
     environment.check_names_together(envs, secrets, report, node.line)
-    workdir = files.read_workdir(given["workdir"]) if "workdir" in given else None
+    source = files.read_workdir(given["workdir"]) if "workdir" in given else None
+    workdir, git = (None, source) if isinstance(source, GitWorkdir) else (source, None)
     mounts = files.read_file_mounts(given["file_mounts"]) if "file_mounts" in given else {}
     if "file_mounts" in given:
         files.check_workdir_mount(given["file_mounts"], has_workdir="workdir" in given)
     api_access = given["api_server_access"].boolean() if "api_server_access" in given else None
     lines = _lines(fields)
-    files.check_secret_paths(workdir, mounts, files.Context(envs, secrets, base_dir, report, lines))
+    files.check_secret_paths(workdir, git, mounts, files.Context(envs, secrets, base_dir, report, lines))
     spec = TaskSpec(
         name=name or "",
         num_nodes=num_nodes or 1,
@@ -63,6 +65,7 @@ def read_task(node: MappingNode, report: Report, base_dir: str | None, overrides
         envs=envs,
         secrets=secrets,
         workdir=workdir,
+        git=git,
         file_mounts=mounts,
         setup=_read_commands(given["setup"]) if "setup" in given else None,
         run=_read_commands(given["run"]) if "run" in given else None,
@@ -106,7 +109,7 @@ def _read_commands(field: Field) -> str | None:
 def _lines(fields: Mapping[str, Field]) -> dict[str, int]:
     """Lines of what is checked again when the task is resolved."""
     lines = {"workdir": fields["workdir"].line} if "workdir" in fields else {}
-    for name in ("envs", "file_mounts"):
+    for name in ("workdir", "envs", "file_mounts"):
         if name in fields and fields[name].is_mapping:
             for key, value in (fields[name].mapping() or {}).items():
                 lines[join_path(name, key)] = value.line

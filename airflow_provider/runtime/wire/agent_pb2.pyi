@@ -80,6 +80,14 @@ class Files(_message.Message):
     destination: str
     def __init__(self, digest: _Optional[str] = ..., kind: _Optional[_Union[Files.Kind, str]] = ..., destination: _Optional[str] = ...) -> None: ...
 
+class GitSource(_message.Message):
+    __slots__ = ("url", "ref")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    REF_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    ref: str
+    def __init__(self, url: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
+
 class Demand(_message.Message):
     __slots__ = ("cpus", "memory", "accelerators")
     class AcceleratorsEntry(_message.Message):
@@ -129,7 +137,7 @@ class ManagedTask(_message.Message):
     def __init__(self, job_id: _Optional[int] = ..., job_name: _Optional[str] = ..., task_id: _Optional[int] = ..., task_name: _Optional[str] = ..., user: _Optional[str] = ..., workspace: _Optional[str] = ..., attempt: _Optional[int] = ..., infra: _Optional[str] = ..., resources: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "setup", "run", "envs", "secrets", "files", "grace_seconds", "demand", "managed", "flush_seconds")
+    __slots__ = ("name", "setup", "run", "envs", "secrets", "files", "grace_seconds", "demand", "managed", "flush_seconds", "git", "node_ips")
     class EnvsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +162,8 @@ class JobSpec(_message.Message):
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     MANAGED_FIELD_NUMBER: _ClassVar[int]
     FLUSH_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    GIT_FIELD_NUMBER: _ClassVar[int]
+    NODE_IPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     setup: str
     run: str
@@ -164,7 +174,9 @@ class JobSpec(_message.Message):
     demand: Demand
     managed: ManagedTask
     flush_seconds: float
-    def __init__(self, name: _Optional[str] = ..., setup: _Optional[str] = ..., run: _Optional[str] = ..., envs: _Optional[_Mapping[str, str]] = ..., secrets: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[Files, _Mapping]]] = ..., grace_seconds: _Optional[float] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., managed: _Optional[_Union[ManagedTask, _Mapping]] = ..., flush_seconds: _Optional[float] = ...) -> None: ...
+    git: GitSource
+    node_ips: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., setup: _Optional[str] = ..., run: _Optional[str] = ..., envs: _Optional[_Mapping[str, str]] = ..., secrets: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[Files, _Mapping]]] = ..., grace_seconds: _Optional[float] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., managed: _Optional[_Union[ManagedTask, _Mapping]] = ..., flush_seconds: _Optional[float] = ..., git: _Optional[_Union[GitSource, _Mapping]] = ..., node_ips: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
     __slots__ = ("key", "owner", "job")
@@ -271,36 +283,48 @@ class StatBlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class StatBlobResponse(_message.Message):
-    __slots__ = ("received", "complete")
-    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("complete",)
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
-    received: int
     complete: bool
-    def __init__(self, received: _Optional[int] = ..., complete: bool = ...) -> None: ...
+    def __init__(self, complete: bool = ...) -> None: ...
 
-class PutBlobStart(_message.Message):
-    __slots__ = ("digest", "size", "offset")
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    digest: str
-    size: int
-    offset: int
-    def __init__(self, digest: _Optional[str] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+class MissingChunksRequest(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
-class PutBlobRequest(_message.Message):
-    __slots__ = ("start", "data")
-    START_FIELD_NUMBER: _ClassVar[int]
+class MissingChunksResponse(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class PutChunksRequest(_message.Message):
+    __slots__ = ("data",)
     DATA_FIELD_NUMBER: _ClassVar[int]
-    start: PutBlobStart
     data: bytes
-    def __init__(self, start: _Optional[_Union[PutBlobStart, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
-class PutBlobResponse(_message.Message):
+class PutChunksResponse(_message.Message):
     __slots__ = ("received",)
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     received: int
     def __init__(self, received: _Optional[int] = ...) -> None: ...
+
+class PutBlobRequest(_message.Message):
+    __slots__ = ("digest", "size", "chunks")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    size: int
+    chunks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, digest: _Optional[str] = ..., size: _Optional[int] = ..., chunks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class PutBlobResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("holder", "seconds")

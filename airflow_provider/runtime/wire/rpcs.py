@@ -101,7 +101,9 @@ FOLLOW = Rpc(
 )
 CANCEL = Rpc(_AGENT, "Cancel", agent.CancelRequest, agent.JobState)
 STAT_BLOB = Rpc(_AGENT, "StatBlob", agent.StatBlobRequest, agent.StatBlobResponse)
-PUT_BLOB = Rpc(_AGENT, "PutBlob", agent.PutBlobRequest, agent.PutBlobResponse, client_streams=True)
+MISSING_CHUNKS = Rpc(_AGENT, "MissingChunks", agent.MissingChunksRequest, agent.MissingChunksResponse)
+PUT_CHUNKS = Rpc(_AGENT, "PutChunks", agent.PutChunksRequest, agent.PutChunksResponse, client_streams=True)
+PUT_BLOB = Rpc(_AGENT, "PutBlob", agent.PutBlobRequest, agent.PutBlobResponse)
 LEASE = Rpc(_AGENT, "Lease", agent.LeaseRequest, agent.LeaseResponse)
 NODE_HEALTH = Rpc(_AGENT, "NodeHealth", agent.NodeHealthRequest, agent.NodeHealthResponse)
 
@@ -113,6 +115,8 @@ AGENT_RPCS = (
     FOLLOW,
     CANCEL,
     STAT_BLOB,
+    MISSING_CHUNKS,
+    PUT_CHUNKS,
     PUT_BLOB,
     LEASE,
     NODE_HEALTH,

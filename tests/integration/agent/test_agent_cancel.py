@@ -20,7 +20,7 @@ from airflow_provider.runtime.infra.base import ClusterHandle
 from airflow_provider.runtime.infra.local import LocalInfra
 from airflow_provider.runtime.wire import agent_pb2 as pb
 from airflow_provider.runtime.wire import rpcs
-from tests.integration.clusters import OWNER, Cluster, assert_gone, eventually, quiet
+from tests.integration.clusters import ANY_CHOICE, OWNER, Cluster, assert_gone, eventually, quiet
 
 pytestmark = pytest.mark.usefixtures("way")  # named, so that each test runs both ways
 
@@ -49,7 +49,7 @@ def shared(
     """A cluster for all tests of a module that only run jobs on it, of either way."""
     root = tmp_path_factory.mktemp(way) / "clusters"
     infra = LocalInfra(root)
-    handle = asyncio.run(infra.provision("c1", quiet))
+    handle = asyncio.run(infra.provision("c1", ANY_CHOICE, quiet))
     yield infra, root, handle
     asyncio.run(infra.tear_down(handle.name))
     assert_gone(root, handle.name)

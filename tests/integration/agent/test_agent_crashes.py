@@ -20,7 +20,7 @@ from airflow_provider.runtime.client import ClientError, JobStatus, LinkLost
 from airflow_provider.runtime.client.base import AgentFailed
 from airflow_provider.runtime.infra.base import InfraError
 from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import OWNER, Cluster, eventually, exited, quiet
+from tests.integration.clusters import ANY_CHOICE, OWNER, Cluster, eventually, exited, quiet
 
 pytestmark = pytest.mark.own_cluster
 
@@ -253,7 +253,7 @@ async def small_cluster(small_disk: Path) -> AsyncIterator[Cluster]:
     """A cluster on a disk of 2 MB."""
     root = small_disk / "clusters"
     infra = LocalInfra(root)
-    handle = await infra.provision("c1", quiet)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
     cluster = Cluster(infra, root, handle, await infra.connect(handle))
     yield cluster
     await cluster.remove()

@@ -21,7 +21,7 @@ from airflow_provider.runtime.agent.jobs.table import NewJob
 from airflow_provider.runtime.agent.lease import Lease
 from airflow_provider.runtime.client import AgentFailed, ClientError, JobStatus
 from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import OWNER, Cluster, eventually, quiet
+from tests.integration.clusters import ANY_CHOICE, OWNER, Cluster, eventually, quiet
 
 pytestmark = pytest.mark.own_cluster
 
@@ -81,7 +81,7 @@ async def small_disk(tmp_path: Path) -> AsyncIterator[Cluster]:
     root.mkdir()
     await _run("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root))
     infra = LocalInfra(root)
-    handle = await infra.provision("c1", quiet)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
     cluster = Cluster(infra, root, handle, await infra.connect(handle))
     try:
         yield cluster

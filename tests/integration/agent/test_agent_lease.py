@@ -12,7 +12,7 @@ import pytest
 from airflow_provider.runtime.client import LinkLost
 from airflow_provider.runtime.transport.channel import UnixChannel
 from airflow_provider.runtime.wire import agent_pb2, rpcs
-from tests.integration.clusters import Cluster, eventually, exited, quiet
+from tests.integration.clusters import ANY_CHOICE, Cluster, eventually, exited, quiet
 
 pytestmark = pytest.mark.own_cluster
 
@@ -37,7 +37,7 @@ async def test_an_open_stream_keeps_the_cluster_alive(cluster: Cluster) -> None:
 async def test_a_cluster_whose_lease_is_over_can_be_made_anew(cluster: Cluster) -> None:
     agent = cluster.agent_pid
     await exited(agent)
-    handle = await cluster.infra.provision(cluster.handle.name, quiet)
+    handle = await cluster.infra.provision(cluster.handle.name, ANY_CHOICE, quiet)
     assert handle.instance != cluster.handle.instance
     client = await cluster.infra.connect(handle)
     assert await client.handshake(lease_seconds=600) == handle.instance

@@ -17,7 +17,7 @@ from airflow_provider.runtime.control.status import Status
 from airflow_provider.runtime.errors import Superseded
 from airflow_provider.runtime.state import StateStore, StoreUnavailable, TaskRecord
 from airflow_provider.runtime.task.spec import JobRecovery
-from tests.integration.control.conftest import Lab
+from tests.integration.control.lab import Lab
 
 CANCEL = Outcome(Status.CANCELLED, "a user cancelled")
 

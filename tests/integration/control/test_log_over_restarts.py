@@ -20,7 +20,7 @@ from airflow_provider.runtime.infra.base import ClusterHandle
 from airflow_provider.runtime.state import TaskRecord
 from airflow_provider.runtime.transport.channel import UnixChannel
 from tests.integration.clusters import eventually
-from tests.integration.control.conftest import Lab, Log
+from tests.integration.control.lab import Lab, Log
 
 LINES = 40_000
 BLOCK = 4_000

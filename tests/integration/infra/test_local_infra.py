@@ -20,7 +20,7 @@ from airflow_provider.runtime.client import JobStatus, LinkLost
 from airflow_provider.runtime.client.calls import ask_once
 from airflow_provider.runtime.infra.base import ClusterHandle, Health, InfraError
 from airflow_provider.runtime.infra.local import LocalInfra
-from tests.integration.clusters import Cluster, assert_gone, eventually, exited, quiet
+from tests.integration.clusters import ANY_CHOICE, Cluster, assert_gone, eventually, exited, quiet
 
 pytestmark = pytest.mark.own_cluster
 
@@ -32,7 +32,7 @@ STUBBORN = "trap '' TERM; setsid sleep 100 & (env -i setsid /bin/sleep 100 &); e
 )
 async def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> None:
     infra = LocalInfra(tmp_path / "clusters")
-    for call in (infra.provision(name, quiet), infra.tear_down(name)):
+    for call in (infra.provision(name, ANY_CHOICE, quiet), infra.tear_down(name)):
         with pytest.raises(InfraError, match="name"):
             await call
     with pytest.raises(InfraError, match="name"):
@@ -43,7 +43,7 @@ async def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) 
 async def test_a_cluster_works_below_a_directory_of_any_length_and_spelling(tmp_path: Path) -> None:
     root = tmp_path / ("x" * 100) / 'it\'s a "place" with $HOME `id` ünï'
     infra = LocalInfra(root)
-    handle = await infra.provision("c" * 100, quiet)
+    handle = await infra.provision("c" * 100, ANY_CHOICE, quiet)
     cluster = Cluster(infra, root, handle, await infra.connect(handle))
     seen = await cluster.run('no-such-command; cd ~; [ "$PWD" = "$HOME" ] && echo same')
     assert "same\n" in seen.text
@@ -55,7 +55,7 @@ async def test_a_cluster_works_below_a_directory_of_any_length_and_spelling(tmp_
 async def test_provisioning_again_takes_over_the_same_cluster(cluster: Cluster) -> None:
     agent = cluster.agent_pid
     job_id = await cluster.start("echo ready; sleep 100")
-    again = await LocalInfra(cluster.root).provision("c1", quiet)
+    again = await LocalInfra(cluster.root).provision("c1", ANY_CHOICE, quiet)
     assert again == cluster.handle
     assert cluster.agent_pid == agent
     assert (await cluster.client.status(job_id)).status is JobStatus.RUNNING
@@ -64,7 +64,7 @@ async def test_provisioning_again_takes_over_the_same_cluster(cluster: Cluster) 
 async def test_several_may_provision_the_same_cluster_at_once(tmp_path: Path) -> None:
     root = tmp_path / "clusters"
     infra = LocalInfra(root)
-    handles = await asyncio.gather(*(infra.provision("c1", quiet) for _ in range(4)))
+    handles = await asyncio.gather(*(infra.provision("c1", ANY_CHOICE, quiet) for _ in range(4)))
     assert len({handle.instance for handle in handles}) == 1
     client = await infra.connect(handles[0])
     assert await client.handshake() == handles[0].instance
@@ -89,7 +89,7 @@ async def test_after_a_reboot_the_cluster_is_gone_and_made_anew(cluster: Cluster
     probe = await cluster.infra.probe(cluster.handle)
     assert probe.health is Health.GONE
     assert "booted" in probe.evidence
-    again = await cluster.infra.provision("c1", quiet)
+    again = await cluster.infra.provision("c1", ANY_CHOICE, quiet)
     assert again.instance != cluster.handle.instance
     assert (await cluster.infra.probe(again)).health is Health.ALIVE
     assert (await cluster.infra.probe(cluster.handle)).health is Health.GONE
@@ -100,7 +100,7 @@ async def test_a_cluster_whose_record_makes_no_sense_is_made_anew(cluster: Clust
     (cluster.directory / "cluster.json").write_text(text)
     agent = cluster.agent_pid
     assert (await cluster.infra.probe(cluster.handle)).health is Health.GONE
-    again = await cluster.infra.provision("c1", quiet)
+    again = await cluster.infra.provision("c1", ANY_CHOICE, quiet)
     await exited(agent)
     assert (await cluster.infra.probe(again)).health is Health.ALIVE
 
@@ -122,7 +122,7 @@ async def test_nothing_of_airflows_environment_reaches_agent_or_job(
     monkeypatch.setenv("LC_TIME", "C")
     root = tmp_path / "clusters"
     infra = LocalInfra(root)
-    handle = await infra.provision("c1", quiet)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
     cluster = Cluster(infra, root, handle, await infra.connect(handle))
     seen = await cluster.run("env")
     assert "s3cret" not in seen.text
@@ -190,7 +190,7 @@ async def test_a_preempted_cluster_is_gone_at_once_and_its_job_reports_no_end(cl
 async def test_a_preempted_job_never_looks_like_one_that_failed(tmp_path: Path) -> None:
     infra = LocalInfra(tmp_path / "clusters")
     for _ in range(3):
-        handle = await infra.provision("c1", quiet)
+        handle = await infra.provision("c1", ANY_CHOICE, quiet)
         cluster = Cluster(infra, tmp_path / "clusters", handle, await infra.connect(handle))
         job_id = await cluster.start("for i in 1 2 3 4 5 6 7 8; do sleep 100 & done; echo ready; wait")
         await cluster.kill_agent()
@@ -207,7 +207,7 @@ async def test_a_cluster_preempted_while_it_is_made_leaves_nothing(tmp_path: Pat
     root = tmp_path / "clusters"
     infra = LocalInfra(root)
     for delay in (0.0, 0.005, 0.05, 0.1, 0.2, 0.4):
-        making = asyncio.create_task(infra.provision("c1", quiet))
+        making = asyncio.create_task(infra.provision("c1", ANY_CHOICE, quiet))
         await asyncio.sleep(delay)
         await asyncio.to_thread(infra.preempt, "c1")
         await asyncio.gather(making, return_exceptions=True)
@@ -222,7 +222,7 @@ async def test_a_cluster_made_anew_while_the_old_one_is_being_removed_is_left_al
     await cluster.start(STUBBORN, grace_seconds=60.0)
     removing = asyncio.create_task(cluster.infra.tear_down("c1"))
     await eventually(lambda: not cluster.directory.exists(), "the removal to begin")
-    again = await cluster.infra.provision("c1", quiet)
+    again = await cluster.infra.provision("c1", ANY_CHOICE, quiet)
     assert removing.done(), "the new one has to wait: its processes would look the same"
     await removing
     assert again.instance != cluster.handle.instance
@@ -257,7 +257,7 @@ async def test_a_job_may_save_its_work_while_the_cluster_is_torn_down(
 async def test_neighbours_survive_also_those_with_a_longer_name(tmp_path: Path) -> None:
     root = tmp_path / "clusters"
     infra = LocalInfra(root)
-    handles = [await infra.provision(name, quiet) for name in ("c1", "c1-b", "c1.x")]
+    handles = [await infra.provision(name, ANY_CHOICE, quiet) for name in ("c1", "c1-b", "c1.x")]
     remains = root / f".removed-c1-b-{uuid.uuid4().hex}"
     remains.mkdir()
     infra.preempt("c1")
@@ -292,7 +292,7 @@ async def test_the_process_that_provisions_belongs_to_no_cluster(cluster: Cluste
 async def test_a_root_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfraError, match="cannot be made"):
-        await LocalInfra(tmp_path / "file" / "clusters").provision("c1", quiet)
+        await LocalInfra(tmp_path / "file" / "clusters").provision("c1", ANY_CHOICE, quiet)
 
 
 def test_checking_a_task_needs_no_grpc() -> None:

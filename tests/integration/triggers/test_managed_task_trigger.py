@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider import settings
-from airflow_provider.hooks.connection import ClusterSettings
+from airflow_provider.hooks.connection import local_settings
 from airflow_provider.runtime.control.machine import State
+from airflow_provider.runtime.infra.local import LocalInfra
 from airflow_provider.runtime.state import StateStore, TaskKey, TaskOrder, TaskRecord
 from airflow_provider.runtime.task import ChainPlace, task_from_definition
 from airflow_provider.triggers import managed_task
@@ -35,14 +37,18 @@ def store() -> StateStore:
 @pytest.fixture(autouse=True)
 async def _nothing_left() -> AsyncIterator[None]:
     yield
-    assert ClusterSettings.from_extra("c", {}).make_infra().clusters() == []
+    assert LocalInfra(local_settings().root).clusters() == []
 
 
-def intend(store: StateStore, run: str, owner: str = "try-1") -> TaskRecord:
-    spec = task_from_definition({"name": "work", "run": run}).resolve()
-    order = TaskOrder(
-        spec, (), ChainPlace("c", "c", ("work",), 0), "managed_cluster_default", "me", None, 1.0
-    )
+def intend(
+    store: StateStore,
+    run: str,
+    owner: str = "try-1",
+    conn_id: str = "managed_cluster_default",
+    **definition: Any,
+) -> TaskRecord:
+    spec = task_from_definition({"name": "work", "run": run, **definition}).resolve()
+    order = TaskOrder(spec, (), ChainPlace("c", "c", ("work",), 0), conn_id, "me", None, 1.0)
     return store.intend(
         TaskKey("d", "r", "work"),
         owner=owner,
@@ -88,6 +94,55 @@ async def test_it_ends_with_one_small_event(store: StateStore) -> None:
     assert not isinstance(event, TaskSuccessEvent)
     assert event.payload == {"v": 1, "task": record.id, "status": "SUCCEEDED", "reason": ""}
     assert store.get(record.id).output == '{"a": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("conn_id", "reason"),
+    [
+        ("absent", "the Airflow connection 'absent', which clusters come from, does not exist; create it"),
+        ("BAD_KEY", "connection BAD_KEY: key_file /absent/id does not exist on "),
+        ("OTHER_INFRA", "connection OTHER_INFRA: infra is 'slurm'; this version has: local, ssh"),
+    ],
+)
+async def test_k17_a_connection_that_is_of_no_use_to_the_triggerer_fails_the_task_with_the_reason(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, conn_id: str, reason: str
+) -> None:
+    extra = {"hosts": ["gpu1"], "user": "ada", "key_file": "/absent/id"}
+    monkeypatch.setenv("AIRFLOW_CONN_BAD_KEY", json.dumps({"conn_type": "managed_cluster", "extra": extra}))
+    other = {"conn_type": "managed_cluster", "extra": {"infra": "slurm"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_INFRA", json.dumps(other))
+    record = intend(store, "true", conn_id=conn_id)
+
+    (event,) = await events(ManagedTaskTrigger(task=record.id, owner="try-1"))
+
+    assert event.payload["status"] == "FAILED_CONTROLLER"
+    assert reason in event.payload["reason"]
+    assert (await asyncio.to_thread(store.get, record.id)).status.value == "PENDING", "a retry can begin"
+
+
+async def test_the_pool_that_a_task_names_is_the_connection_of_its_clusters(store: StateStore) -> None:
+    record = intend(store, "true", conn_id="unused", resources={"infra": "ssh/gpus"})
+
+    (event,) = await events(ManagedTaskTrigger(task=record.id, owner="try-1"))
+
+    assert "the Airflow connection 'gpus'" in event.payload["reason"]
+
+
+async def test_a_kill_that_cannot_reach_the_cluster_says_who_ends_it(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = intend(store, "true", conn_id="absent")
+    trigger = ManagedTaskTrigger(task=record.id, owner="try-1")
+    said: list[str] = []
+
+    async def warn(text: str) -> None:
+        said.append(text)
+
+    monkeypatch.setattr(ManagedTaskTrigger, "log", SimpleNamespace(awarning=warn))
+    await trigger.on_kill()
+
+    (line,) = said
+    assert line.startswith("cannot clean up, the cluster's lease ends it: the Airflow connection 'absent'")
 
 
 async def test_a_record_that_only_the_worker_can_see_fails_the_task_with_that_reason() -> None:

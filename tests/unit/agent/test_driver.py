@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from airflow_provider.runtime.agent.jobs.jobdir import MAX_OUTPUT_BYTES, FileOrder
 from airflow_provider.runtime.agent.process import processes
 from tests.unit.agent.conftest import StartJob, python, start_driver, wait_for
+from tests.unit.agent.deliveries import as_blob, packed
 
 
 def test_a_job_that_ends_with_0_has_succeeded(run_job: StartJob) -> None:
@@ -284,25 +284,64 @@ def test_secrets_are_on_no_disk_and_no_command_line(start_job: StartJob) -> None
 
 
 def test_files_are_unpacked_before_setup(run_job: StartJob, tmp_path: Path) -> None:
-    (tmp_path / "data.txt").write_text("data\n")
-    with tarfile.open(tmp_path / "archive", "w") as tar:
-        tar.add(tmp_path / "data.txt", "data.txt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "data.txt").write_text("data\n")
     job = run_job(
         "cat data.txt; cat ~/one",
+        setup="cat data.txt",
         files=[
-            FileOrder(str(tmp_path / "archive"), "directory", "~/sky_workdir"),
-            FileOrder(str(tmp_path / "archive"), "file", "~/one"),
+            packed(tmp_path / "folder", tmp_path, "~/sky_workdir"),
+            packed(tmp_path / "folder" / "data.txt", tmp_path, "~/one"),
         ],
     )
-    assert job.log == "data\ndata\n"
+    assert job.log == "data\n" * 3
 
 
 def test_files_that_cannot_be_unpacked_fail_the_setup(run_job: StartJob, tmp_path: Path) -> None:
     (tmp_path / "archive").write_text("no archive")
-    job = run_job("echo run", files=[FileOrder(str(tmp_path / "archive"), "directory", "~/data")])
-    assert job.report.status == "FAILED_SETUP"
-    assert "cannot unpack ~/data" in job.report.reason
-    assert job.log == ""
+    for archive in (as_blob(tmp_path / "archive", tmp_path), tmp_path / "archive", tmp_path / "none"):
+        job = run_job("echo run", files=[FileOrder(str(archive), "directory", "~/data")])
+        assert job.report.status == "FAILED_SETUP"
+        assert "cannot unpack ~/data" in job.report.reason
+        assert job.log == ""
+
+
+# ---- nodes
+
+
+SHOW_NODES = (
+    'printf "%s|" "$SKYPILOT_NODE_RANK" "$SKYPILOT_NUM_NODES" "$SKYPILOT_NODE_IPS" '
+    '"$SKYPILOT_SETUP_NODE_RANK" "$SKYPILOT_SETUP_NODE_IPS"'
+)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "shown"),
+    [
+        ((), "0|1|127.0.0.1|0|127.0.0.1|"),
+        (("10.0.0.7",), "0|1|10.0.0.7|0|10.0.0.7|"),
+        (("fd00::7",), "0|1|fd00::7|0|fd00::7|"),
+    ],
+)
+def test_k68_setup_and_run_know_the_node_as_others_reach_it(
+    run_job: StartJob, addresses: tuple[str, ...], shown: str
+) -> None:
+    assert run_job(SHOW_NODES, setup=SHOW_NODES, node_ips=addresses).log == shown * 2
+
+
+def test_k68_there_is_a_line_for_each_node_and_no_blank_one(run_job: StartJob) -> None:
+    job = run_job(
+        'echo "$SKYPILOT_NODE_IPS" | wc -l; printf %s "$SKYPILOT_NODE_IPS" | tail -c 1',
+        node_ips=("10.0.0.7",),
+    )
+    assert job.log == "1\n7"
+
+
+def test_a_variable_of_the_users_goes_before_the_addresses(run_job: StartJob) -> None:
+    job = run_job(
+        SHOW_NODES, node_ips=("10.0.0.7",), variables={"SKYPILOT_NODE_IPS": "mine", "SKYPILOT_NODE_RANK": "9"}
+    )
+    assert job.log == "0|1|mine|0|10.0.0.7|"
 
 
 # ---- the driver itself

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, JobDirectory, Order, Report, write_private
+from airflow_provider.runtime.agent.jobs.jobdir import (
+    FileOrder,
+    GitOrder,
+    JobDirectory,
+    Order,
+    Report,
+    write_private,
+)
 
 ORDER = Order("m", "set 'up", "run\n\udc80", "/home/x", [FileOrder("/a", "file", "~/b")], 1.5)
 
@@ -27,10 +34,25 @@ def test_the_driver_reads_what_the_agent_wrote(directory: JobDirectory) -> None:
     assert directory.take_variables() == {"A": "ü\n\udcff"}
 
 
+def test_a_repository_and_addresses_come_as_they_were_sent(tmp_path: Path) -> None:
+    order = ORDER._replace(git=GitOrder("https://h/r", "main"), node_ips=("10.0.0.1", "10.0.0.2"), root="/r")
+    directory = JobDirectory(tmp_path / "2")
+    directory.create(order, {})
+    assert directory.order() == order._replace(logs=str(directory.logs))
+
+
 def test_variables_are_gone_once_taken(directory: JobDirectory) -> None:
     directory.take_variables()
     with pytest.raises(FileNotFoundError):
         directory.take_variables()
+
+
+def test_what_may_hold_secrets_is_forgotten_and_nothing_else(directory: JobDirectory) -> None:
+    for file in (directory.program_file, directory.git_key_file):
+        file.write_text("secret")
+    directory.forget_secrets()
+    directory.forget_secrets()
+    assert sorted(path.name for path in directory.path.iterdir()) == ["order.json"]
 
 
 def test_nobody_else_can_read_any_of_it(directory: JobDirectory) -> None:
@@ -42,7 +64,7 @@ def test_nobody_else_can_read_any_of_it(directory: JobDirectory) -> None:
 
 def test_an_order_of_an_earlier_version_has_the_defaults_of_what_it_lacks(directory: JobDirectory) -> None:
     order = json.loads(directory.order_file.read_text())
-    for name in ("program", "devices", "flush_seconds", "logs"):
+    for name in ("program", "devices", "flush_seconds", "logs", "git", "node_ips", "root"):
         del order[name]
     directory.order_file.write_text(json.dumps(order))
     assert directory.order() == ORDER

@@ -21,6 +21,28 @@ def test_k70_importing_the_operators_adds_no_heavy_module() -> None:
     assert [name for name in modules if name.partition(".")[0] in HEAVY] == []
 
 
+def test_k70_a_cluster_by_name_at_the_top_of_a_dag_file_costs_no_heavy_module() -> None:
+    program = """
+import json, sys
+from airflow.sdk import BaseHook
+before = set(sys.modules)
+from airflow_provider import ClusterHook
+ClusterHook("nowhere").cluster("digits")
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    added = json.loads(done.stdout.splitlines()[-1])
+    assert "airflow_provider.hooks.named_cluster" in added
+    heavy = (
+        *HEAVY,
+        "asyncssh",
+        "airflow_provider.runtime.state",
+        "airflow_provider.runtime.control.controller",
+    )
+    assert [name for name in added if name.startswith(heavy)] == []
+
+
 def test_k70_a_dag_with_many_tasks_needs_neither_connections_nor_grpc_nor_the_state_store() -> None:
     program = """
 import json, sys

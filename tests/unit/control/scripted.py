@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import BinaryIO
 
 from airflow_provider.runtime.client.base import (
+    FileProgress,
     Heartbeat,
     JobRequest,
     JobState,
@@ -68,6 +69,7 @@ class ScriptedClient:
         self.closed = 0
         self.instance = instance
         self.errors: dict[str, list[Exception]] = {}
+        self.progress: list[FileProgress] = []
 
     def _maybe_fail(self, call: str) -> None:
         if self.errors.get(call):
@@ -82,9 +84,11 @@ class ScriptedClient:
         digest: str,
         size: int,
         read: Callable[[], BinaryIO],
-        progress: Callable[[int], None] = lambda sent: None,
+        progress: Callable[[FileProgress], None] = lambda done: None,
     ) -> None:
         self._maybe_fail("send_files")
+        for done in self.progress:
+            progress(done)
 
     async def submit(self, key: str, owner: Owner, job: JobRequest) -> int:
         self._maybe_fail("submit")
@@ -119,6 +123,9 @@ class ScriptedInfra:
         self.health: list[Health | Exception] = [Health.ALIVE]
         self.errors: dict[str, list[BaseException]] = {}
         self.calls: list[str] = []
+        self.intends: str | None = None
+        self.previous: list[ClusterHandle | None] = []
+        self.torn_down: list[ClusterHandle | None] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.reached = asyncio.Event()
 
@@ -135,7 +142,18 @@ class ScriptedInfra:
             raise self.errors["choose"].pop(0)
         return Choice(task.resources.candidates[0])
 
-    async def provision(self, name: str, say: Callable[[str], Awaitable[None]]) -> ClusterHandle:
+    async def provision(
+        self,
+        name: str,
+        choice: Choice,
+        say: Callable[[str], Awaitable[None]],
+        *,
+        previous: ClusterHandle | None = None,
+        intend: Callable[[ClusterHandle], Awaitable[None]] | None = None,
+    ) -> ClusterHandle:
+        self.previous.append(previous)
+        if intend is not None and self.intends is not None:
+            await intend(ClusterHandle("scripted", name, self.intends, {}))
         await self._call("provision")
         return ClusterHandle("scripted", name, "one", {})
 
@@ -153,7 +171,8 @@ class ScriptedInfra:
     async def restart_agent(self, handle: ClusterHandle) -> None:
         await self._call("restart_agent")
 
-    async def tear_down(self, name: str) -> None:
+    async def tear_down(self, name: str, handle: ClusterHandle | None) -> None:
+        self.torn_down.append(handle)
         await self._call("tear_down")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_provider.runtime.client.base import (
     AgentFailed,
+    FileProgress,
     Heartbeat,
     LinkLost,
     LogBytes,
@@ -21,7 +23,8 @@ from airflow_provider.runtime.control import machine
 from airflow_provider.runtime.control.controller import SecretMissing
 from airflow_provider.runtime.control.events import Outcome
 from airflow_provider.runtime.control.status import Status
-from airflow_provider.runtime.infra.base import Health, InfraError, NotFeasible
+from airflow_provider.runtime.control.taskstate import Step
+from airflow_provider.runtime.infra.base import Health, InfraError, NotFeasible, NothingFree, OutOfReach
 from airflow_provider.runtime.state import FileTreeRef
 from tests.unit.control.bench import CANCEL, HELLO, Bench
 from tests.unit.control.scripted import (
@@ -51,7 +54,6 @@ async def test_a_task_is_launched_followed_and_cleaned_up(tmp_path: Path) -> Non
         "Submitted",
         "JobStarted",
         "JobEnded",
-        "ClusterDown",
         "TornDown",
     ]
     assert bench.sink.said == [
@@ -154,6 +156,90 @@ async def test_whatever_fails_while_launching_is_a_failed_launch(tmp_path: Path,
     record = await bench.run()
     assert record.status is Status.SUCCEEDED
     assert bench.infra.calls[:3] == ["provision", "tear_down", "provision"]
+
+
+async def test_a_task_waits_for_a_free_host_and_says_so_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    taken, other = NothingFree("a is taken by site two"), NothingFree("a is taken by site three")
+    bench.infra.errors["provision"] = [taken, taken, other, *[taken] * machine.MAX_LAUNCH_FAILURES]
+    record = await bench.run()
+    assert (record.status, record.state.launch_failures) == (Status.SUCCEEDED, 0)
+    assert "tear_down" not in bench.infra.calls[:-1], "there is nothing to remove while it waits"
+    assert [line for line in bench.sink.said if line.startswith("waiting")] == [
+        "waiting: a is taken by site two",
+        "waiting: a is taken by site three",
+        "waiting: a is taken by site two",
+    ]
+    assert (record.state.waiting_for, record.state.waits) == ("", 0)
+
+
+async def test_a_task_that_waits_for_a_free_host_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_BACKOFF_LIMIT_SECONDS", 3600.0)
+    bench = Bench(tmp_path)
+    bench.infra.errors["provision"] = [NothingFree("a is taken by site two")]
+    controller = bench.controller()
+    running = asyncio.create_task(controller.run())
+    await until(lambda: controller.state.waiting_for == "a is taken by site two")
+    assert (controller.state.status, controller.state.step) == (Status.STARTING, Step.WAIT)
+    controller.stop(CANCEL)
+    record = await asyncio.wait_for(running, 5)
+    assert (record.status, record.state.waiting_for) == (Status.CANCELLED, "")
+
+
+async def test_a_task_that_waits_for_a_free_host_ends_at_its_deadline(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, deadline=time.time() + 0.3)
+    bench.infra.errors["provision"] = [NothingFree("a is taken by site two")] * 100_000
+    record = await bench.run()
+    assert record.status is Status.FAILED
+    assert record.state.outcome is not None
+    assert "execution_timeout" in record.state.outcome.reason
+
+
+async def test_where_a_cluster_is_about_to_be_made_is_known_to_whoever_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.infra.intends = "about to be"
+    bench.infra.errors["provision"] = [InfraError("the host went away"), NothingFree("a is taken")]
+    record = await bench.run()
+    assert record.status is Status.SUCCEEDED
+    instances = [None if handle is None else handle.instance for handle in bench.infra.torn_down]
+    assert instances == ["about to be", "one"], "what a failed launch left is removed from where it was"
+    previous = [None if handle is None else handle.instance for handle in bench.infra.previous]
+    assert previous == [None, None, "about to be"]
+
+
+async def test_a_lost_cluster_that_does_not_answer_is_left_to_its_lease(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [RUNNING, BREAK], HELLO)
+    bench.infra.health = [Health.UNREACHABLE, Health.ALIVE]
+    bench.infra.errors["tear_down"] = [OutOfReach("host a does not answer")]
+    record = await bench.run(unreachable_timeout=0.0)
+    assert (record.status, record.recoveries) == (Status.SUCCEEDED, 1)
+    assert bench.infra.calls.count("tear_down") == 2, "once for each cluster"
+    assert bench.infra.previous == [None, None], "the new launch does not begin with the lost cluster"
+    assert "what is left of the cluster ends by its lease: host a does not answer" in bench.sink.said
+
+
+async def test_a_task_that_ends_on_a_host_that_does_not_answer_leaves_it_behind_at_last(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.infra.errors["tear_down"] = [OutOfReach("host a does not answer")] * machine.MAX_TEAR_DOWNS
+    record = await bench.run()
+    assert (record.status, record.state.leaked) == (Status.SUCCEEDED, True)
+    assert record.cluster is not None, "the next try looks for it there"
+    assert bench.sink.said[-1] == (
+        "the cluster could not be removed and is left behind: host a does not answer (its lease ends it)"
+    )
+
+
+async def test_files_on_their_way_are_told_of(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, files=(FileTreeRef("ab" * 32, 5_000_000, "directory", "~/sky_workdir"),))
+    bench.client.progress = [FileProgress(read=5_000_000, sent=400_000, size=5_000_000)]
+    assert (await bench.run()).status is Status.SUCCEEDED
+    (line,) = [line for line in bench.sink.said if line.startswith("files: ")]
+    assert line.startswith("files: 5.0 MB there after 0.")
+    assert line.endswith("s, of which 400 KB had to be sent")
 
 
 async def test_a_task_that_fits_nowhere_is_not_launched(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_a_store_that_is_away_for_a_while_holds_the_task_up_and_no_more(
     bench = Bench(tmp_path)
     store = bench.store = Store(bench.store)
     monkeypatch.setattr(
-        "airflow_provider.runtime.control.controller.wait_random_exponential",
+        "airflow_provider.runtime.control.ledger.wait_random_exponential",
         lambda **values: lambda state: 0,
     )
     setattr(store, fault, 25)
@@ -51,7 +51,7 @@ async def test_a_store_that_stays_away_is_told_to_who_waits(
     bench = Bench(tmp_path)
     bench.store = Store(bench.store)
     bench.store.away = 10_000
-    monkeypatch.setattr("airflow_provider.runtime.control.controller._STORE_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("airflow_provider.runtime.control.ledger._PATIENCE_SECONDS", 0.01)
     with pytest.raises(StoreUnavailable):
         await bench.run()
 

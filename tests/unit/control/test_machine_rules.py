@@ -27,6 +27,7 @@ from tests.unit.control.walking import (
     JOB_CANCELLED,
     LAUNCH_FAILED,
     LAUNCHED,
+    NOTHING_FREE,
     OUT_OF_TIME,
     POLICY,
     RUNNING,
@@ -53,6 +54,7 @@ AT_EACH_STEP = {
     "tearing down a lost cluster": driven(RUNNING, LOST),
     "waiting to tear down again": driven(RUNNING, LOST, events.TearDownFailed("busy")),
     "launching the replacement": driven(RUNNING, LOST, events.TornDown()),
+    "waiting for a free host": driven(State(), events.LaunchBegun(), NOTHING_FREE),
     "after an unexpected error": driven(RUNNING, events.ControllerFailed("bug")),
 }
 each_step = pytest.mark.parametrize("state", AT_EACH_STEP.values(), ids=AT_EACH_STEP)
@@ -225,6 +227,58 @@ def test_a_cleared_task_begins_anew_even_if_its_job_cannot_be_cancelled() -> Non
         state = driven(state, events.ControllerFailed("bug"))
     assert state.step is Step.TEAR_DOWN
     assert driven(state, events.TornDown()) == State(attempt=2)
+
+
+def test_waits_for_something_free_grow_and_are_no_failures() -> None:
+    state, seconds = driven(State(), events.LaunchBegun()), []
+    for _ in range(6):
+        state = driven(state, NOTHING_FREE)
+        seconds.append(state.wait_seconds)
+    assert seconds == [4, 8, 16, 30, 30, 30]
+    assert (state.status, state.launch_failures, state.after_wait) == (Status.STARTING, 0, Step.PROVISION)
+    assert driven(state, events.Provisioned()).waiting_for == ""
+
+
+def test_a_recovery_waits_for_something_free_too() -> None:
+    state = driven(RUNNING, LOST, events.TornDown(), NOTHING_FREE)
+    assert (state.status, state.waiting_for) == (Status.RECOVERING, "a is taken by site two")
+
+
+def test_an_ended_job_on_a_host_that_does_not_answer_holds_up_no_restart() -> None:
+    state = driven(RUNNING, FAILED, events.Unreachable("timed out", 1000.0))
+    assert (state.step, state.restarts_on_errors) == (Step.PROVISION, 1)
+
+
+def test_a_launch_that_failed_as_its_host_went_away_is_tried_elsewhere() -> None:
+    state = driven(
+        State(),
+        events.LaunchBegun(),
+        LAUNCH_FAILED,
+        events.Unreachable("timed out", 1000.0),
+        events.WaitOver(),
+    )
+    assert (state.step, state.launch_failures) == (Step.PROVISION, 1)
+
+
+def test_a_cancel_of_a_task_whose_cluster_is_lost_and_does_not_answer_is_done_at_once() -> None:
+    state = driven(RUNNING, LOST, CANCELLED, events.Unreachable("timed out", 1000.0))
+    assert (state.status, state.leaked) == (Status.CANCELLED, False)
+
+
+def test_a_cleared_task_waits_for_a_job_that_may_live_as_long_as_the_limit_says() -> None:
+    state = driven(begin_afresh(RUNNING), BROKEN, events.Unreachable("timed out", 1000.0))
+    for _ in range(2 * MAX_TEAR_DOWNS):
+        state = driven(state, events.Unreachable("timed out", 1059.0))
+        assert (state.step, state.after_wait) == (Step.WAIT, Step.TEAR_DOWN)
+    assert driven(state, events.Unreachable("timed out", 1060.0)) == State(attempt=2)
+
+
+def test_a_new_try_need_not_wait_again_for_what_an_earlier_one_waited_for() -> None:
+    state = driven(RUNNING, CANCELLED, BROKEN)
+    for _ in range(MAX_TEAR_DOWNS):
+        state = driven(state, events.Unreachable("timed out", 1000.0))
+    assert (state.status, state.leaked) == (Status.CANCELLED, True)
+    assert driven(begin_afresh(state), events.Unreachable("timed out", 1060.0)) == State(attempt=2)
 
 
 def test_a_broken_link_is_looked_into_and_then_followed_again() -> None:

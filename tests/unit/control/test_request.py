@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider.runtime.client.base import GitSource
 from airflow_provider.runtime.control.machine import State
 from airflow_provider.runtime.control.request import job_request, submission_key
 from airflow_provider.runtime.state import FileTreeRef
+from airflow_provider.runtime.task import GitWorkdir
 from airflow_provider.runtime.task.spec import Candidate
 from tests.unit.state.orders import order, record
 
@@ -65,6 +67,31 @@ def test_the_task_id_stays_the_same_over_recoveries_and_tries() -> None:
     )
     ids = {job_request(each, Candidate(), {}).envs["SKYPILOT_TASK_ID"] for each in (RECORD, later)}
     assert len(ids) == 1
+
+
+def test_a_repository_goes_to_the_node_as_it_is_named() -> None:
+    for ref, sent in (("v1", "v1"), (None, "")):
+        task = order(git=GitWorkdir("https://h/repo", ref))
+        assert job_request(record(order=task), Candidate(), {}).git == GitSource("https://h/repo", sent)
+    assert job_request(RECORD, Candidate(), {}).git is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "addresses"),
+    [
+        ({"infra": "ssh", "address": {"node_ip": "10.0.0.7"}}, ("10.0.0.7",)),
+        ({"infra": "ssh", "address": {"node_ip": "fd00::7"}}, ("fd00::7",)),
+        ({"infra": "ssh", "address": {"node_ip": ""}}, ()),
+        ({"infra": "ssh", "address": {"node_ip": None}}, ()),
+        ({"infra": "local", "address": {}}, ()),
+        ({"infra": "local"}, ()),
+        (None, ()),
+    ],
+)
+def test_k68_the_node_is_told_how_others_reach_it(
+    cluster: dict[str, object] | None, addresses: tuple[str, ...]
+) -> None:
+    assert job_request(record(cluster=cluster), Candidate(), {}).node_ips == addresses
 
 
 def test_each_attempt_has_its_own_submission_key() -> None:

@@ -16,6 +16,7 @@ SUCCEEDED = JobEnded(JobEnd.SUCCEEDED, "", (0,), '{"loss": 1}')
 FAILED = JobEnded(JobEnd.FAILED, "exit code 3", (3,), None, ("the last line",))
 SPARED = JobEnded(JobEnd.FAILED, "exit code 75", (75,))
 JOB_CANCELLED = JobEnded(JobEnd.CANCELLED, "cancelled")
+NOTHING_FREE = events.LaunchFailed(LaunchProblem.NOTHING_FREE, "a is taken by site two")
 LAUNCH_FAILED = events.LaunchFailed(LaunchProblem.FAILED, "no capacity")
 
 EVENTS: tuple[Event, ...] = (
@@ -23,6 +24,8 @@ EVENTS: tuple[Event, ...] = (
     events.Provisioned(),
     LAUNCH_FAILED,
     events.LaunchFailed(LaunchProblem.NOT_FEASIBLE, "too large"),
+    NOTHING_FREE,
+    events.LaunchFailed(LaunchProblem.NOTHING_FREE, "b is taken by site two"),
     events.Submitted(7),
     events.JobRefused("no such secret"),
     events.JobStarted(),
@@ -59,7 +62,7 @@ MEANING: dict[Step, set[type]] = {
     Step.PROBE: {events.Alive, events.AgentDown, events.Unreachable, events.Lost},
     Step.RESTART_AGENT: {events.AgentRestarted, events.AgentRestartFailed},
     Step.CANCEL: {JobEnded, events.LinkBroke, events.Lost},
-    Step.TEAR_DOWN: {events.TornDown, events.TearDownFailed},
+    Step.TEAR_DOWN: {events.TornDown, events.TearDownFailed, events.Unreachable},
     Step.WAIT: {events.WaitOver},
     Step.DONE: set(),
 }
@@ -125,7 +128,8 @@ class Walk:
         self.policy = policy
         self.state = State()
         self.maybe_live_job = False
-        """Whether a job may be running somewhere: from the first submit until its cluster is known to be gone."""
+        """Whether a job may be running somewhere: from the first submit until it has ended, or its cluster is gone or
+        was given up as lost."""
 
     def apply(self, event: Event) -> None:
         before = self.state
@@ -133,7 +137,9 @@ class Walk:
         assert (after, lines) == step(before, event, self.policy), "a step depends on its arguments alone"
         if before.step is Step.SUBMIT:
             self.maybe_live_job = True
-        if isinstance(event, events.TornDown) and before.step is Step.TEAR_DOWN:
+        torn_down = isinstance(event, events.TornDown) and before.step is Step.TEAR_DOWN
+        ended = isinstance(event, JobEnded) and before.step in (Step.FOLLOW, Step.CANCEL)
+        if torn_down or ended or after.lost_cluster:
             self.maybe_live_job = False
         self.state = after
         self._check_change(before, event)
@@ -149,10 +155,13 @@ class Walk:
 
     def _check_change(self, before: State, event: Event) -> None:
         after = self.state
+        torn_down = isinstance(event, events.TornDown) and before.step is Step.TEAR_DOWN
+        if before.step is Step.TEAR_DOWN and isinstance(event, events.Unreachable):
+            torn_down = self._check_out_of_reach(before, event)
         if before.status.terminal:
             assert after == before, "terminal is final"
         elif after.status.terminal:
-            assert after.leaked or (isinstance(event, events.TornDown) and before.step is Step.TEAR_DOWN)
+            assert after.leaked or torn_down
         if before.outcome is not None:
             assert after.outcome == before.outcome, "what is decided stays decided"
         if isinstance(event, events.StopRequested) and before.outcome is None:
@@ -161,13 +170,23 @@ class Walk:
             assert not self.maybe_live_job, "two jobs of one task"
         assert after.attempt in (before.attempt, before.attempt + 1)
         if after.attempt != before.attempt:
-            begun_anew = before.afresh and isinstance(event, events.TornDown)
+            begun_anew = before.afresh and torn_down
             assert begun_anew or after.step is Step.TEAR_DOWN
         if isinstance(event, events.Unreachable) and before.step is Step.PROBE:
             since = before.unreachable_since or event.now
             if event.now - since < self.policy.unreachable_timeout:
                 assert after.step is Step.WAIT
                 assert after.after_wait is Step.PROBE
+
+    def _check_out_of_reach(self, before: State, event: events.Unreachable) -> bool:
+        """A cluster that does not answer is left alone while a job may live on it, but for the limit; True: left."""
+        since = event.now if before.unreachable_since is None else before.unreachable_since
+        over = before.afresh and event.now - since >= self.policy.unreachable_timeout
+        left = Step.TEAR_DOWN not in (self.state.step, self.state.after_wait) and not self.state.leaked
+        if left:
+            assert before.lost_cluster or over or not self.maybe_live_job
+            self.maybe_live_job = False
+        return left
 
     def _check_state(self) -> None:
         state = self.state
@@ -179,6 +198,10 @@ class Walk:
         assert (state.job_id is not None) or state.step not in (Step.FOLLOW, Step.CANCEL)
         assert (state.job_id is None) or state.step is not Step.SUBMIT
         assert not (state.afresh and state.outcome), "what begins anew has no outcome"
+        assert bool(state.waits) == bool(state.waiting_for), "a wait for something free has a reason"
+        if state.waiting_for:
+            assert state.step in (Step.PROVISION, Step.WAIT)
+            assert (state.outcome, state.job_id) == (None, None)
         if state.step is Step.WAIT:
             assert state.after_wait not in (Step.WAIT, Step.DONE)
             assert 0 < state.wait_seconds <= 30

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider.runtime.task import (
     Candidate,
     Chain,
+    GitWorkdir,
     JobRecovery,
     Origin,
     Quantity,
@@ -60,6 +61,7 @@ specs = st.builds(
     envs=st.dictionaries(texts, st.none() | texts, max_size=3),
     secrets=st.dictionaries(texts, texts, max_size=3),
     workdir=st.none() | texts,
+    git=st.none() | st.builds(GitWorkdir, texts, st.none() | texts),
     file_mounts=st.dictionaries(texts, texts, max_size=3),
     setup=st.none() | texts,
     run=st.none() | texts,

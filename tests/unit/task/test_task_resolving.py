@@ -125,15 +125,6 @@ def test_a_source_must_exist(tmp_path: Path) -> None:
     assert refusal(task) == [('file_mounts["/a"]', "source does not exist locally")]
 
 
-@pytest.mark.parametrize(
-    "workdir", ["{url: 'https://x/y.git', ref: main}", "https://x/y.git", "'git@x:y'", "s3://b/x"]
-)
-def test_a_git_or_remote_workdir_is_refused(problem, workdir: str) -> None:
-    found = problem(f"workdir: {workdir}")
-    assert (found.path, found.line) == ("workdir", 1)
-    assert "not supported yet" in found.message
-
-
 @pytest.mark.parametrize("workdir", ["https://x/y.git", "", " ", 5, "a\0b"])
 def test_wrong_folders_at_run_time_are_refused(workdir: object) -> None:
     assert refusal(task_from_definition({"run": "x"}), workdir=workdir)[0][0] == "workdir"

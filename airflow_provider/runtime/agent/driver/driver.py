@@ -88,7 +88,9 @@ class Driver:
             return self._report._replace(status="FAILED_DRIVER", reason=_driver_failed(error))
 
     def _scripts(self) -> Report:
-        self._unpack()
+        if self._order.git:
+            self._tell(status="SETTING_UP")
+        self._deliver()
         if self._order.setup:
             self._tell(status="SETTING_UP")
             begin = self._directory.log_size()
@@ -139,7 +141,7 @@ class Driver:
         return ""
 
     def _program(self) -> Report:
-        self._unpack()
+        self._deliver()
         self._tell(status="RUNNING", started_at=time.time())
         code = self._stages.program(self._program_said)
         children.linger(_LINGER_SECONDS)
@@ -167,27 +169,20 @@ class Driver:
             if said is not None and said.status in outcome.INTERIM and said.status != self._report.status:
                 self._tell(status=said.status)
 
-    def _unpack(self) -> None:
+    def _deliver(self) -> None:
+        """Bring what the job needs: its home and working directory, a repository, files.
+
+        Raises:
+            JobFailed: something cannot be brought.
+            Cancelled: the agent asked for the job's end.
+        """
         self._home.mkdir(exist_ok=True)
-        self._workdir.mkdir(exist_ok=True)
-        if not self._order.files:
-            return
-        from airflow_provider.runtime.agent.driver.unpack import (  # tarfile is slow to import
-            UnpackError,
-            unpack,
-        )
+        if not self._order.root:
+            self._workdir.mkdir(exist_ok=True)
+        if self._order.git or self._order.files or not self._workdir.is_dir():
+            from airflow_provider.runtime.agent.driver.delivery import Delivery  # most jobs have none
 
-        for file in self._order.files:
-            children.check_cancel()
-            try:
-                unpack(Path(file.archive), self._place(file.destination), kind=file.kind)
-            except (OSError, UnpackError) as error:
-                raise JobFailed("FAILED_SETUP", f"cannot unpack {file.destination}: {error}") from error
-
-    def _place(self, destination: str) -> Path:
-        if destination == "~" or destination.startswith("~/"):
-            return self._home / destination[2:]
-        return Path(destination)
+            Delivery(directory=self._directory, order=self._order, stages=self._stages).run()
 
     def _tell(self, *, status: str, started_at: float | None = None) -> None:
         self._report = self._report._replace(status=status, started_at=started_at or self._report.started_at)

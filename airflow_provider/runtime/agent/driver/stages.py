@@ -19,14 +19,15 @@ from airflow_provider.runtime.agent.process import children, processes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.agent.jobs.jobdir import JobDirectory, Order
+    from airflow_provider.runtime.agent.driver.delivered import Account
+    from airflow_provider.runtime.agent.jobs.jobdir import GitOrder, JobDirectory, Order
     from airflow_provider.runtime.agent.process.cgroup import Group
 
 REPORT_VARIABLE = "MANAGED_JOBS_REPORT"
 """Names the file where a program may report: JSON with ``status``, ``exit_codes`` and ``reason``, put there by a rename."""
 
-# Set by rank and node, so they are the driver's to say; everything else comes with the order.
-_ONE_NODE = {"SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_NODES": "1"}
+_ALONE = ("127.0.0.1",)
+"""What a node calls itself where nobody said how others reach it."""
 
 _BASH = "/bin/bash"
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -110,6 +111,36 @@ class Stages:
         finally:
             os.close(watched)
 
+    def clone(self, source: GitOrder, account: Account | None) -> None:
+        """Bring a repository to the working directory; setup and run then have SkyPilot's variables about it.
+
+        Args:
+            source: The repository.
+            account: Told what changes in the working directory; None where it goes with the job.
+
+        Raises:
+            JobFailed: it cannot be had.
+            Cancelled: the agent asked for the job's end.
+        """
+        from airflow_provider.runtime.agent.driver.checkout import Checkout  # hardly any job has one
+        from airflow_provider.runtime.agent.driver.git import Git
+
+        children.check_cancel()
+        try:
+            git = Git(
+                url=source.url,
+                directory=self._directory,
+                environment=self._environment(self._login().variables, "setup"),
+                private_home=account is None,
+                start=self._start,
+                say=self.say,
+            )
+            checkout = Checkout(source=source, workdir=self._workdir, git=git, account=account, say=self.say)
+            self._variables = {**self._variables, **checkout.bring()}
+        finally:
+            with suppress(FileNotFoundError):
+                self._directory.git_key_file.unlink()
+
     def say(self, text: str) -> None:
         """Add a line of ours to the job's log."""
         with suppress(OSError):
@@ -128,9 +159,7 @@ class Stages:
         self, command: list[str], environment: dict[str, str], changed: Callable[[], None] = lambda: None
     ) -> int:
         try:
-            pid = children.spawn(
-                command, environment, directory=self._workdir, output=self._log, group=self._group
-            )
+            pid = self._start(command, environment)
         except OSError as error:
             program = "bash" if command[0] == _BASH else "the program"
             raise JobFailed("FAILED_SETUP", outcome.cannot_start(program, error, environment)) from error
@@ -139,14 +168,28 @@ class Stages:
             raise AssertionError("a wait without a limit ends with a code")
         return code
 
+    def _start(self, command: list[str], environment: dict[str, str], output: int | None = None) -> int:
+        """Start a program in the working directory and return its pid; its output goes to the log unless told."""
+        return children.spawn(
+            command,
+            environment,
+            directory=self._workdir,
+            output=self._log if output is None else output,
+            group=self._group,
+        )
+
     def _environment(self, base: dict[str, str], stage: str) -> dict[str, str]:
+        nodes = self._order.node_ips or _ALONE
+        addresses = "\n".join(nodes)
         environment = {
             **base,
-            **_ONE_NODE,
+            # Set by rank and node, so they are the driver's to say. Variables of the user's come after the first two.
+            "SKYPILOT_NODE_IPS": addresses,
+            "SKYPILOT_NUM_NODES": str(len(nodes)),
             **self._variables,
             "SKYPILOT_NODE_RANK": "0",
             "SKYPILOT_SETUP_NODE_RANK": "0",
-            "SKYPILOT_SETUP_NODE_IPS": _ONE_NODE["SKYPILOT_NODE_IPS"],
+            "SKYPILOT_SETUP_NODE_IPS": addresses,
             "SKYPILOT_INTERNAL_JOB_ID": self._directory.path.name,
             "TASK_OUTPUT_FILE": str(self._directory.output_file),
             "PYTHONUNBUFFERED": "1",

@@ -44,6 +44,14 @@ class FileOrder(NamedTuple):
     destination: str
 
 
+class GitOrder(NamedTuple):
+    """A repository to clone to ``~/sky_workdir`` before setup."""
+
+    url: str
+    ref: str = ""
+    """Branch, tag or commit; empty: the repository's default branch."""
+
+
 class Order(NamedTuple):
     """What the driver is to run. Holds no secret: variables travel in a file of their own."""
 
@@ -61,6 +69,11 @@ class Order(NamedTuple):
     """How long cached mounts may take to upload what run wrote."""
     logs: str = ""
     """The log directory; empty: the job's directory."""
+    git: GitOrder | None = None
+    node_ips: tuple[str, ...] = ()
+    """Addresses of the nodes by rank; empty: one node that calls itself 127.0.0.1."""
+    root: str = ""
+    """The cluster's directory where files are to be accounted for beyond the job's end; empty: they go with the job's home."""
 
 
 class Report(NamedTuple):
@@ -94,6 +107,8 @@ class JobDirectory:
         self.lock_file = path / "driver.lock"
         self.output_file = path / "output.json"
         self.failures_file = path / "failures"
+        self.git_key_file = path / "git.key"
+        """The key of a repository, while it is cloned."""
 
     def create(self, order: Order, variables: dict[str, str]) -> None:
         """Write everything that the driver needs; readable by this user alone.
@@ -102,10 +117,13 @@ class JobDirectory:
         """
         for directory in (self.path, self.logs, self.tasks):
             directory.mkdir(mode=0o700, exist_ok=True)
-        files = [file._asdict() for file in order.files]
-        write_private(
-            self.order_file, json.dumps({**order._asdict(), "files": files, "logs": str(self.logs)})
-        )
+        written = {
+            **order._asdict(),
+            "files": [file._asdict() for file in order.files],
+            "git": order.git and order.git._asdict(),
+            "logs": str(self.logs),
+        }
+        write_private(self.order_file, json.dumps(written))
         write_private(self.variables_file, json.dumps(variables))
         self.log.touch(mode=0o600)
 
@@ -118,11 +136,19 @@ class JobDirectory:
     def order(self) -> Order:
         """Return the agent's order."""
         data = json.loads(read_file(self.order_file))
-        return Order(**{**data, "files": [FileOrder(**item) for item in data["files"]]})
+        git = data.get("git")
+        return Order(
+            **{
+                **data,
+                "files": [FileOrder(**item) for item in data["files"]],
+                "git": git and GitOrder(**git),
+                "node_ips": tuple(data.get("node_ips", ())),
+            }
+        )
 
     def forget_secrets(self) -> None:
         """Remove what may hold secrets and is not needed any more. Blocking."""
-        for file in (self.variables_file, self.program_file):
+        for file in (self.variables_file, self.program_file, self.git_key_file):
             with suppress(OSError):
                 file.unlink()
 

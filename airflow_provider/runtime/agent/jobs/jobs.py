@@ -274,7 +274,9 @@ class Jobs:
 
     async def _prepare(self, job: Job, order: Callable[[str, str], Order], variables: dict[str, str]) -> None:
         home = job.directory.path / "home" if self._private_home else Path.home()
-        ready = order(job.row.marker, str(home))._replace(logs=str(job.directory.logs))
+        # What is brought into a home that stays is written down, to be removed with the cluster.
+        root = "" if self._private_home else str(self._root)
+        ready = order(job.row.marker, str(home))._replace(logs=str(job.directory.logs), root=root)
         await asyncio.to_thread(job.directory.create, ready, variables)
 
     async def _enter(self, job: Job, demand: Demand) -> None:

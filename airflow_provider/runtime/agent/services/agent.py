@@ -6,13 +6,15 @@ import asyncio
 import json
 import math
 import os
+import re
 from typing import TYPE_CHECKING
 
 import grpc
 
 from airflow_provider.runtime.agent import node
+from airflow_provider.runtime.agent.blobs import ChunksMissing
 from airflow_provider.runtime.agent.guard import BadRequest, Missing, answering, streaming
-from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, Order
+from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, GitOrder, Order
 from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
 from airflow_provider.runtime.agent.jobs.placement import DEFAULT_CPUS, Demand, unsound
 from airflow_provider.runtime.agent.jobs.table import ADDED, NewJob
@@ -20,7 +22,7 @@ from airflow_provider.runtime.agent.services.answers import check_owner, job_sta
 from airflow_provider.runtime.agent.services.follow import Following
 from airflow_provider.runtime.agent.services.transfer import Transfer
 from airflow_provider.runtime.wire import agent_pb2 as pb
-from airflow_provider.runtime.wire.rpcs import PROTOCOL_VERSION
+from airflow_provider.runtime.wire.rpcs import PROTOCOL_VERSION, Malformed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,7 +41,7 @@ FEATURES = (
     "submit",
     "follow",
     "cancel",
-    "blobs",
+    "chunks",
     "lease",
     "queue",
     "placement",
@@ -54,6 +56,7 @@ _PAGE = 500
 _LONGEST_GRACE_SECONDS = 7 * 86_400
 _GIB = 1 << 30
 
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_KINDS = {pb.Files.DIRECTORY: "directory", pb.Files.FILE: "file"}
 
 
@@ -82,7 +85,7 @@ class AgentService:
         self._instance = instance
         self._boot_id = node.boot_id()
         self._following = Following(jobs, lease)
-        self._transfer = Transfer(blobs, lease)
+        self._transfer = Transfer(blobs, lease, jobs)
 
     @answering
     async def handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeResponse:
@@ -112,8 +115,8 @@ class AgentService:
             for item in spec.files
         ]
         for item in spec.files:
-            if not await asyncio.to_thread(os.path.exists, self._blobs.path(item.digest)):
-                raise Missing(f"blob {item.digest} is not here")
+            if not await asyncio.to_thread(self._blobs.complete, item.digest):
+                raise Missing(f"blob {item.digest} is not here, or not all of it")
         grace = spec.grace_seconds if spec.HasField("grace_seconds") else DEFAULT_GRACE_SECONDS
         order = Order(
             marker="",
@@ -122,6 +125,8 @@ class AgentService:
             home="",
             files=files,
             grace_seconds=grace,
+            git=GitOrder(spec.git.url, spec.git.ref) if spec.HasField("git") else None,
+            node_ips=tuple(spec.node_ips),
         )
         if spec.HasField("flush_seconds"):
             order = order._replace(flush_seconds=spec.flush_seconds)
@@ -199,15 +204,31 @@ class AgentService:
 
     @answering
     async def stat_blob(self, request: pb.StatBlobRequest, context: Context) -> pb.StatBlobResponse:
-        """Say how much of a blob is here."""
+        """Say whether a whole archive is here."""
         return await self._transfer.stat(request)
 
     @answering
-    async def put_blob(
-        self, requests: AsyncIterator[pb.PutBlobRequest], context: Context
-    ) -> pb.PutBlobResponse:
-        """Receive a blob from the given offset on; what arrived of a broken transfer is kept."""
+    async def missing_chunks(
+        self, request: pb.MissingChunksRequest, context: Context
+    ) -> pb.MissingChunksResponse:
+        """Say which chunks are to be sent."""
+        return await self._transfer.missing(request)
+
+    @answering
+    async def put_chunks(
+        self, requests: AsyncIterator[pb.PutChunksRequest | Malformed], context: Context
+    ) -> pb.PutChunksResponse:
+        """Receive chunks; what arrived of a broken transfer is kept."""
         return await self._transfer.receive(requests)
+
+    @answering
+    async def put_blob(self, request: pb.PutBlobRequest, context: Context) -> pb.PutBlobResponse:
+        """Take an archive for complete that consists of chunks which are here."""
+        try:
+            return await self._transfer.put_together(request)
+        except ChunksMissing as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise AssertionError("abort() always raises") from error
 
     @answering
     async def lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
@@ -295,3 +316,19 @@ def _check_submit(request: pb.SubmitRequest) -> None:
             raise BadRequest(f"job.files: destination {item.destination!r} is neither absolute nor below ~/")
         if item.kind not in _FILE_KINDS:
             raise BadRequest(f"job.files: kind {item.kind} of {item.destination} is not known")
+    if request.job.HasField("git"):
+        _check_git(request.job.git)
+    for address in request.job.node_ips:
+        if not address or _UNPRINTABLE.search(address) or " " in address:
+            raise BadRequest(f"job.node_ips: {address!r} is no address")
+
+
+def _check_git(git: pb.GitSource) -> None:
+    """Refuse what git could take for an option, or the log for several lines."""
+    if not git.url:
+        raise BadRequest("job.git.url is empty")
+    for field, value in (("url", git.url), ("ref", git.ref)):
+        if value.startswith("-"):
+            raise BadRequest(f"job.git.{field} begins with '-', which would be an option of git's")
+        if _UNPRINTABLE.search(value):
+            raise BadRequest(f"job.git.{field} holds control characters")

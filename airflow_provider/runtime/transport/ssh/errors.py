@@ -17,3 +17,11 @@ class SshRefused(SshError):
 
 class HostKeyRefused(SshRefused):
     """The host proved itself with a key that is not trusted; the text shows its fingerprint and the expected ones."""
+
+
+class BadKey(SshRefused):
+    """A private key that we were given cannot be used. Found before anything is sent; never shows the key."""
+
+
+class BadConfig(SshRefused):
+    """An OpenSSH configuration file cannot be used; the text names the file, the line and what is wrong."""

@@ -31,6 +31,7 @@ class HostKeys:
     Attributes:
         pinned: The keys that are accepted, as ``ssh-ed25519 AAAA...``; with any, nothing else is looked at.
         known_hosts: Files in OpenSSH's format; ``~`` is the home of the process. They are read, never written.
+        alias: What ``known_hosts`` calls the host, where that is not its address (HostKeyAlias).
         trust_first: Where nothing is known of the host, accept the key that it shows. (Whoever asked for that then
             pins it.)
         verify: False accepts every key, every time.
@@ -40,6 +41,7 @@ class HostKeys:
     known_hosts: tuple[str, ...] = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
     trust_first: bool = False
     verify: bool = True
+    alias: str | None = None
 
 
 @dataclass(frozen=True)
