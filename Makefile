@@ -43,6 +43,7 @@ check: $(READY) ## lint, format and types
 	$(BIN)/mypy
 
 bench: $(READY) $(PEER) ## measure and print the figures of docs/benchmarks.md (NAMES="agent" to choose)
+	@sh tests/hosts/packages.sh
 	@$(BIN)/python -m benchmarks $(NAMES)
 
 proto: $(PROTO_VENV)/.ready ## regenerate the messages from the .proto files

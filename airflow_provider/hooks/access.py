@@ -8,6 +8,7 @@ between worker and triggerer, and the task would begin on one side and fail on t
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ KEYS = (
 )
 POLICIES = ("strict", "trust_first", "none")
 _NO_FILE = "none"
+_SAFE_IN_SHELL = re.compile(r"[\w.:%@+-]*")
 _SAID = (
     "user",
     "port",
@@ -96,7 +98,7 @@ def read_access(values: Values) -> Access:
         host_keys=_host_keys(values),
         proxy_command=values.text("proxy_command"),
         proxy_jump=values.names("proxy_jump") or None,
-        ssh_config=_file(values, "ssh_config"),
+        ssh_config=read_path(values, "ssh_config"),
         connect_timeout=values.seconds("connect_timeout"),
         silence_limit=values.seconds("silence_limit"),
         disabled_algorithms=read_algorithms(values),
@@ -110,6 +112,8 @@ def make_target(name: str, host: str, access: Access, *, jump: SshTarget | None,
         target = replace(SshTarget(name=name, host=host, user="", jump=jump), **said)
     else:
         target = _configured(name, host, access.ssh_config, said, jump, where)
+    if access.proxy_command is not None:
+        target = replace(target, proxy_command=_expanded(access.proxy_command, target, where))
     if not target.user:
         where.problem(f"host {name} has no user; set user (login, in an ssh connection)")
     if not target.identities and target.password is None:
@@ -135,6 +139,18 @@ def _configured(
     return target if jump is None else replace(target, jump=jump, proxy_command=None)
 
 
+def _expanded(command: str, target: SshTarget, where: Values) -> str:
+    """Return a proxy command with the host, port and user in it where ssh puts them."""
+    values = {"%h": target.host, "%p": str(target.port), "%r": target.user, "%%": "%"}
+    for value in (target.host, target.user):
+        if not _SAFE_IN_SHELL.fullmatch(value):
+            where.problem(
+                f"{value!r} cannot be put into a proxy_command; only letters, digits and .:_%@+- can"
+            )
+            return command
+    return re.sub("%[hpr%]", lambda found: values[found[0]], command)
+
+
 def read_algorithms(values: Values) -> tuple[str, ...] | None:
     """Return names of algorithms, from a list or from a mapping of kinds to lists, as paramiko takes it."""
     given = values.raw("disabled_algorithms")
@@ -149,7 +165,7 @@ def read_algorithms(values: Values) -> tuple[str, ...] | None:
 def _identities(values: Values) -> tuple[Identity, ...] | None:
     passphrase = values.secret("private_key_passphrase", "passphrase")
     text = values.secret("private_key")
-    path = _file(values, "key_file", remedy="paste the key as private_key")
+    path = read_path(values, "key_file", remedy="paste the key as private_key")
     if text is not None:
         return (Identity(source=f"{values.where}, private_key", text=text, passphrase=passphrase),)
     if path is not None:
@@ -181,7 +197,7 @@ def _host_keys(values: Values) -> HostKeys | None:
             verify=bool(pinned) or policy is not None,
             trust_first=policy == "trust_first",
         )
-    file = _file(values, "known_hosts", remedy="set host_key to the host's key")
+    file = read_path(values, "known_hosts", remedy="set host_key to the host's key")
     if not pinned and file is None and policy is None and unchecked is None:
         return None
     keys = HostKeys(pinned, trust_first=policy == "trust_first")
@@ -212,8 +228,8 @@ def _pinned(values: Values) -> tuple[str, ...]:
     return tuple(pinned)
 
 
-def _file(values: Values, key: str, *, remedy: str = "") -> str | None:
-    """Return the path of a file; one that this process cannot read is noted."""
+def read_path(values: Values, key: str, *, remedy: str = "") -> str | None:
+    """Return the path of a file or folder; one that this process cannot read is noted."""
     path = values.text(key)
     if path is None:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider import settings
 from airflow_provider.hooks.access import KEYS as ACCESS_KEYS
-from airflow_provider.hooks.access import read_access
+from airflow_provider.hooks.access import read_access, read_path
 from airflow_provider.hooks.site import site_name
 from airflow_provider.hooks.ssh_connection import CONN_TYPE as SSH
 from airflow_provider.hooks.ssh_pool import PoolReader
@@ -102,12 +102,13 @@ def read_connection(connection: Connection, fetch: Callable[[str], Connection]) 
         infra, values = "ssh", Values(f"connection {connection.conn_id}", given, problems)
         hosts = reader.of_ssh_connection(connection)
     else:
-        for key, value in (("user", connection.login), ("password", connection.password)):
+        fields = {"user": connection.login, "password": connection.password, "port": connection.port}
+        for key, value in fields.items():
             given = {**given, key: value} if value and not given.get(key) else given
         values = Values(f"connection {connection.conn_id}", given, problems)
         infra = _infra(connection, values)
         if infra == "ssh":
-            hosts = reader.hosts(values, read_access(values), single=(connection.host, connection.port))
+            hosts = reader.hosts(values, read_access(values), single=connection.host)
     lease = values.seconds("lease_seconds") or DEFAULT_LEASE_SECONDS
     root = values.text("root")
     checked = ClusterSettings(
@@ -116,7 +117,7 @@ def read_connection(connection: Connection, fetch: Callable[[str], Connection]) 
         pool=SshPool(
             name=connection.conn_id,
             hosts=hosts,
-            wheelhouse=values.text("wheelhouse"),
+            wheelhouse=read_path(values, "wheelhouse"),
             site=values.text("site") or site_name(),
             lease_seconds=lease,
         )
@@ -141,7 +142,7 @@ def _infra(connection: Connection, values: Values) -> str:
         values.problem(f"infra is {infra!r}; this version has: {', '.join(INFRAS)}")
         return "local"
     for key in _SSH_KEYS if infra == "local" else _LOCAL_KEYS:
-        if key in values and key not in ("user", "password"):
+        if key in values and key not in ("user", "password", "port"):
             values.problem(
                 f"{key} is for infra {'ssh' if infra == 'local' else 'local'}, and infra is {infra}"
             )

@@ -44,22 +44,20 @@ class PoolReader:
         self._fetch = fetch
         self._problems = problems
 
-    def hosts(
-        self, values: Values, defaults: Access, *, single: tuple[str | None, int | None]
-    ) -> tuple[PoolHost, ...]:
+    def hosts(self, values: Values, defaults: Access, *, single: str | None) -> tuple[PoolHost, ...]:
         """Return the hosts of a pool's connection: those of ``hosts`` and ``ssh_conn_ids``, or its own.
 
         Args:
             values: What the connection says.
             defaults: What it says about logging in to all hosts.
-            single: Host and port in the connection's own fields, for a pool of one.
+            single: The host in the connection's own field, for a pool of one.
         """
         hosts = [self._host(entry, values, defaults) for entry in self._entries(values)]
         hosts += [
             self._of_connection(conn_id, values, defaults, None) for conn_id in values.names("ssh_conn_ids")
         ]
-        if single[0]:
-            entry = Values(values.where, {"address": single[0], "port": single[1]}, self._problems)
+        if single:
+            entry = Values(values.where, {"address": single}, self._problems)
             hosts.append(self._host(entry, values, defaults))
         if not hosts and not self._problems:
             values.problem("has no hosts; list them in hosts, or name ssh connections in ssh_conn_ids")
@@ -214,10 +212,12 @@ class PoolReader:
         return host if target.host else None
 
     def _check_doubles(self, hosts: tuple[PoolHost, ...], values: Values) -> None:
-        places: dict[tuple[str, int], str] = {}
+        # The same address behind different proxies is another host.
+        places: dict[tuple[str, int, SshTarget | None, str | None], str] = {}
         names: set[str] = set()
         for host in hosts:
-            place = (host.target.host.lower(), host.target.port)
+            target = host.target
+            place = (target.host.lower(), target.port, target.jump, target.proxy_command)
             if place in places:
                 also = "" if places[place] == host.name else f" (as {places[place]} and {host.name})"
                 values.problem(f"host {place[0]}:{place[1]} is listed twice{also}; list it once")

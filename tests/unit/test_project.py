@@ -42,7 +42,7 @@ RUNTIME_LAYERS = [
 ]
 
 # The pure half of control/: values and decisions, which the state store keeps. The controller stands above both.
-PURE = {"codec", "events", "machine", "status"}
+PURE = {"codec", "events", "machine", "status", "taskstate"}
 
 
 def _project_files() -> list[Path]:

@@ -36,6 +36,7 @@ class Follower:
         self._sink = sink
         # Seconds in which we were ready for more of the log: the clock by which an unfinished line is overdue.
         self._listened = 0.0
+        self._news = asyncio.Event()
 
     async def events(self, client: ClusterClient, owner: Owner) -> AsyncGenerator[JobState | Heartbeat, None]:
         """Write the job's log to the sink and yield its states, and a heartbeat for each sign of life.
@@ -92,19 +93,24 @@ class Follower:
         # To its end, also when we are cancelled: else nobody knew whether the record in hand was written.
         writing = asyncio.create_task(write())
         await outlast(writing)
+        self._news.set()
         writing.result()
 
     async def _acknowledge(self, stream: FollowStream) -> None:
-        acknowledged, settled = None, self.log.written
+        """Acknowledge what was written, once it has settled; does nothing while nothing is written."""
+        acknowledged = None
         while True:
+            written = self.log.written
+            if written is None or written == acknowledged:
+                self._news.clear()
+                await self._news.wait()
+                continue
             await asyncio.sleep(_SETTLE_SECONDS)
-            if settled is not None and settled != acknowledged:
-                try:
-                    await stream.acknowledge(settled)
-                except (ClientError, Superseded):
-                    return  # whoever reads the stream learns of it too, and decides
-                acknowledged = settled
-            settled = self.log.written
+            try:
+                await stream.acknowledge(written)
+            except (ClientError, Superseded):
+                return  # whoever reads the stream learns of it too, and decides
+            acknowledged = written
 
 
 async def _next(messages: AsyncIterator[Message]) -> Message | None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.control.lab import Lab
 
 from airflow_provider.runtime.control.events import Outcome
 from airflow_provider.runtime.control.status import Status
@@ -15,6 +14,7 @@ from airflow_provider.runtime.state import TaskRecord
 from airflow_provider.runtime.task.spec import Candidate, Quantity
 from tests.hosts.host import Host
 from tests.hosts.settings import HostSettings
+from tests.integration.control.lab import Lab
 from tests.integration.ssh.bench import Bench, agent_pid, assert_nothing_left, in_thread
 from tests.unit.control.scripted import until
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,12 @@ from airflow_provider.runtime.infra.ssh.sightings import Sightings
 from airflow_provider.runtime.task import Candidate
 from airflow_provider.runtime.task.spec import Quantity
 from tests.hosts.host import Host
-from tests.hosts.settings import HostSettings
+from tests.hosts.settings import USER, HostSettings
 from tests.integration.clusters import ANY_CHOICE, job, quiet
 from tests.integration.ssh.bench import Bench, assert_nothing_left, in_thread, lease_of
 
 OWNER = Owner("task", 1)
+HOME = Path("/home", USER)
 
 
 async def run(infra: SshInfra, handle: ClusterHandle, script: str) -> tuple[JobState, str]:
@@ -58,7 +60,7 @@ async def test_a_job_runs_in_the_home_of_the_account_and_nothing_is_left(
     await infra.tear_down("c1", handle)
 
     assert end.status is JobStatus.SUCCEEDED
-    assert log.split() == ["worker", host.name, "/home/worker", "/home/worker/sky_workdir"]
+    assert log.split() == ["worker", host.name, str(HOME), str(HOME / "sky_workdir")]
     assert_nothing_left(host)
 
 

@@ -126,7 +126,7 @@ async def test_only_our_account_can_get_at_a_near_end_and_there_is_no_port(
         assert b"PermissionError" in (await other.communicate())[1]
         assert not [c for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
         await tunnel.close()
-        assert near_ends() == []
+        await until(lambda: near_ends() == [], "the near end is left")
 
 
 async def test_an_agent_that_comes_back_is_reached_without_opening_anew(

@@ -15,6 +15,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider import ManagedTaskOperator, settings
 from airflow_provider.operators import triggerer_health
 from airflow_provider.operators.managed_task import ManagedTaskFailed
+from airflow_provider.runtime.control.events import Outcome
+from airflow_provider.runtime.control.status import Status
+from airflow_provider.runtime.control.taskstate import State, Step
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +117,38 @@ def test_a_deferral_that_must_be_resumed_says_so(tmp_path: Path) -> None:
         operator(outlets=[Asset("a")]).execute(context())
 
     assert deferred.value.trigger.serialize()[1]["resume"] is True
+
+
+def test_a_task_that_names_two_pools_is_refused_before_anything_is_written() -> None:
+    pools = {"run": "true", "resources": {"any_of": [{"infra": "ssh/a"}, {"infra": "ssh/b"}]}}
+
+    with pytest.raises(AirflowFailException, match="name the pools a, b; a task can use one pool"):
+        operator(definition=pools).execute(context())
+
+    assert settings.state_store().find(dag_id="d", run_id="r") == []
+
+
+@pytest.mark.parametrize(
+    ("unreachable_since", "words"),
+    [
+        (None, "could not be removed; remove it by hand."),
+        (1000.0, "could not be removed; its host does not answer, and its lease ends it there."),
+    ],
+)
+def test_a_cluster_that_was_left_behind_is_told_of(unreachable_since: float | None, words: str) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator().execute(context())
+    store = settings.state_store()
+    record = store.get(deferred.value.trigger.managed_task)
+    left = State(
+        Status.FAILED,
+        Step.DONE,
+        outcome=Outcome(Status.FAILED, "exit code 3"),
+        leaked=True,
+        unreachable_since=unreachable_since,
+    )
+    store.transition(record, state=left, event="TearDownFailed", message="", cluster=None)
+
+    event = {"v": 1, "task": record.id, "status": "FAILED", "reason": ""}
+    with pytest.raises(ManagedTaskFailed, match=words):
+        operator().execute_complete(context(), event)

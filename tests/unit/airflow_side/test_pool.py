@@ -140,11 +140,18 @@ def test_login_and_password_of_the_connection_are_the_user_and_password_of_its_h
     assert (host.target.user, host.target.password) == ("bob", "TOPSECRET")
 
 
+def test_the_port_of_the_connection_is_that_of_its_hosts() -> None:
+    assert places(pool({**LOGIN, "hosts": ["a", "b:22"]}, port=2222).hosts) == [
+        "a (ada@a:2222)",
+        "b (ada@b:22)",
+    ]
+
+
 def test_host_and_port_of_the_connection_are_a_pool_of_one() -> None:
     found = read({}, host="a", port=2222, login="bob", password="TOPSECRET")
     assert found.infra == "ssh"
     assert found.pool is not None
-    assert places(found.pool.hosts) == ["a:2222 (bob@a:2222)"]
+    assert places(found.pool.hosts) == ["a (bob@a:2222)"]
 
 
 def test_the_pool_has_the_name_of_its_connection_and_its_settings() -> None:
@@ -154,13 +161,13 @@ def test_the_pool_has_the_name_of_its_connection_and_its_settings() -> None:
             "hosts": "a",
             "lease_seconds": 60,
             "unreachable_timeout": 5,
-            "wheelhouse": "/w",
+            "wheelhouse": "/tmp",
             "site": "here",
         }
     )
     assert found.pool is not None
     assert (found.pool.name, found.pool.lease_seconds, found.unreachable_timeout) == ("gpus", 60, 5)
-    assert (found.pool.wheelhouse, found.pool.site) == ("/w", "here")
+    assert (found.pool.wheelhouse, found.pool.site) == ("/tmp", "here")
 
 
 def test_secrets_are_known_for_masking() -> None:
@@ -265,6 +272,26 @@ def test_k66_a_host_of_its_own_way_does_not_go_the_way_of_the_pool() -> None:
     assert (b.jump, b.proxy_command) == (None, "nc b 22")
 
 
+def test_k66_a_proxy_command_gets_host_port_and_user_as_from_ssh() -> None:
+    extra = {**LOGIN, "proxy_command": "nc -X %r%% %h %p", "hosts": ["a:2222"]}
+    assert pool(extra).hosts[0].target.proxy_command == "nc -X ada% a 2222"
+    assert problems({**extra, "hosts": ["$(id)"]}) == [
+        "connection gpus, host 1: '$(id)' cannot be put into a proxy_command; only letters, digits and .:_%@+- can"
+    ]
+
+
+def test_k66_the_same_address_behind_two_bastions_is_two_hosts() -> None:
+    behind = [
+        {"name": name, "address": "10.0.0.1", "proxy_jump": f"ada@{name}-bastion"} for name in ("x", "y")
+    ]
+    assert [host.name for host in pool({**LOGIN, "hosts": behind}).hosts] == ["x", "y"]
+
+
+def test_k66_hosts_behind_one_bastion_share_it() -> None:
+    first, second = pool({**LOGIN, "hosts": ["a", "b"], "proxy_jump": "ada@bastion"}).hosts
+    assert first.target.jump == second.target.jump
+
+
 def test_k66_jumps_in_a_circle_are_refused() -> None:
     bastion = connection(
         "bastion", "ssh", host="b", login="eve", password="p", extra='{"proxy_jump": "bastion"}'
@@ -358,6 +385,10 @@ def test_k99_every_problem_of_every_host_is_told_at_once(tmp_path: Path) -> None
         (
             {**LOGIN, "hosts": ["a"], "proxy_jump": "a b"},
             "connection gpus, host 1: proxy_jump 'a b' is neither an ssh connection nor a host; write user@host:port",
+        ),
+        (
+            {**LOGIN, "hosts": ["a"], "port": "ssh"},
+            "connection gpus: port is 'ssh'; it must be a port from 1 to 65535",
         ),
         (
             {"user": "ada", "hosts": ["a"], "private_key": ["TOPSECRET"]},

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import socket
 import time
 from contextlib import suppress
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_provider.runtime.agent import node
-from airflow_provider.runtime.agent.host import agents, logind, removal
+from airflow_provider.runtime.agent.host import agents, logind, relay, removal
 from airflow_provider.runtime.agent.host.hostlease import Claim, HostLease
 from airflow_provider.runtime.agent.host.locks import lock_file
 from airflow_provider.runtime.agent.host.problem import HostProblem
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECORD_NAME = "cluster.json"
+
+RELAY_NAME = "relay.py"
+"""In the cluster's directory: the program that leads to its agent's socket where sshd does not."""
 
 _LONGEST_SOCKET = 107
 _LOCK_SECONDS = 90.0
@@ -259,6 +263,8 @@ class Clusters:
             _write(root, wanted)
         elif agents.runs(root) and agents.answers(root):
             return
+        # Beside the socket: runtimes come and go, and who reaches the agent knows only where the cluster is.
+        shutil.copyfile(relay.__file__, root / RELAY_NAME)
         agents.start_agent(
             agents.AgentStart(
                 root=root,

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.agent.host.clusters import RELAY_NAME
 from airflow_provider.runtime.agent.host.operations import DemandArguments, UpArguments
 from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.client.base import ClientError, LinkLost
@@ -170,7 +171,7 @@ class SshInfra:
         if host is None:
             raise LinkLost(self._not_in_pool(handle))
         address = handle.address
-        relay = f"{address['runtime']}/airflow_provider/runtime/agent/host/relay.py"
+        relay = f"{address['root']}/{RELAY_NAME}"
         try:
             channel = await TunnelChannel.open(
                 _pinned(host.target, address["host_key"]),
@@ -309,7 +310,6 @@ class SshInfra:
                 "host": there.host.name,
                 "host_key": there.link.host_key,
                 "boot_id": there.installed.boot_id,
-                "runtime": there.installed.runtime_dir,
                 "python": there.installed.python,
                 "node_ip": there.installed.address,
             },
