@@ -36,6 +36,8 @@ def airflow_env(home: Path, dags_folder: Path, *, quick: bool, extra: Mapping[st
         "CORE__PARALLELISM": "4",
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        # The button in the form of a connection, which Airflow leaves out unless told otherwise.
+        "CORE__TEST_CONNECTION": "Enabled",
         "CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
         "API__HOST": "127.0.0.1",
         "API__PORT": str(api),

@@ -124,6 +124,16 @@ class AirflowApi:
         """Create an Airflow Variable."""
         self._send("POST", "/variables", json={"key": key, "value": value}, accept=(409,))
 
+    def add_connection(self, conn_id: str, conn_type: str, **fields: Any) -> None:
+        """Create a connection; `fields` are `host`, `login`, `extra` (a mapping) and so on."""
+        self._send("POST", "/connections", json=_connection(conn_id, conn_type, fields), accept=(409,))
+
+    def check_connection(self, conn_id: str, conn_type: str, **fields: Any) -> tuple[bool, str]:
+        """Do as the button that tests a connection; return whether it works, and what the UI then shows."""
+        body = _connection(conn_id, conn_type, fields)
+        answer = self._send("POST", "/connections/test", json=body).json()
+        return answer["status"], answer["message"]
+
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None
     ) -> str:
@@ -162,6 +172,10 @@ class AirflowApi:
     def task(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> TaskInstance:
         """Return one task instance."""
         return _task_instance(self._json("GET", _task_path(dag_id, run_id, task_id, map_index)))
+
+    def task_text(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """Return all that the API tells of a task instance: its rendered fields and its trigger's arguments too."""
+        return self._send("GET", _task_path(dag_id, run_id, task_id, -1)).text
 
     def find_task(
         self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1
@@ -241,9 +255,11 @@ class AirflowApi:
         records = [_log_record(json.loads(line)) for line in response.iter_lines() if line]
         return list(_without_source_group(records))
 
-    def log_text(self, dag_id: str, run_id: str, task_id: str, *, attempt: int | None = None) -> str:
+    def log_text(
+        self, dag_id: str, run_id: str, task_id: str, *, attempt: int | None = None, map_index: int = -1
+    ) -> str:
         """Return the log of a try as text: the events, each followed by its exceptions if it has some."""
-        records = self.log(dag_id, run_id, task_id, attempt=attempt)
+        records = self.log(dag_id, run_id, task_id, attempt=attempt, map_index=map_index)
         return "\n".join(f"{r.event}\n{r.error}" if r.error else r.event for r in records)
 
     # ---- requests
@@ -282,6 +298,11 @@ class AirflowApi:
 def _task_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
     return path if map_index < 0 else f"{path}/{map_index}"
+
+
+def _connection(conn_id: str, conn_type: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    extra = json.dumps(fields.get("extra", {}))
+    return {"connection_id": conn_id, "conn_type": conn_type, **fields, "extra": extra}
 
 
 def _task_instance(task: Mapping[str, Any]) -> TaskInstance:

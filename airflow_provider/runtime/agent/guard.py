@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from airflow_provider.runtime.agent.blobs import BadBlob, BrokenBlob
+from airflow_provider.runtime.agent.blobs import BadBlob, BrokenBlob, ChunksMissing
 from airflow_provider.runtime.agent.jobs.job import Closing, Fenced, NeverFits, UnknownJob, WrongStatus
 from airflow_provider.runtime.agent.lease import BadHold
 from airflow_provider.runtime.wire.rpcs import Malformed
@@ -47,6 +47,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     NeverFits: grpc.StatusCode.INVALID_ARGUMENT,
     OutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     UnknownJob: grpc.StatusCode.NOT_FOUND,
+    ChunksMissing: grpc.StatusCode.NOT_FOUND,
     Fenced: grpc.StatusCode.PERMISSION_DENIED,
     WrongStatus: grpc.StatusCode.FAILED_PRECONDITION,
     Missing: grpc.StatusCode.FAILED_PRECONDITION,

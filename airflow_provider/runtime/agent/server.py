@@ -54,6 +54,8 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # A sender's estimate of the link needs pings, which on a slow link wait behind what is sent, and time out.
+    ("grpc.http2.bdp_probe", 0),
 ]
 
 

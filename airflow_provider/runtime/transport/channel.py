@@ -39,6 +39,9 @@ TUNNELLED = (
     # would cost more than they tell.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
+    # Every message would set off a ping that measures the bandwidth, and a slow link delays it until it times out.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
 )
 """Options of a channel to the near end of a tunnel."""
 

@@ -175,10 +175,6 @@ async def test_streams_that_do_not_begin_with_start_are_refused(cluster: Cluster
     follow = rpcs.FOLLOW.duplex(cluster.client._channel)(iter([pb.FollowRequest(acknowledged=1)]))
     error = await refusal(follow.read())
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    put = rpcs.PUT_BLOB.upload(cluster.client._channel)(iter([pb.PutBlobRequest(data=b"x")]))
-    assert (await refusal(put)).code() is grpc.StatusCode.INVALID_ARGUMENT
-    nothing = rpcs.PUT_BLOB.upload(cluster.client._channel)(iter([]))
-    assert (await refusal(nothing)).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.own_cluster
@@ -186,7 +182,7 @@ async def test_an_error_that_nobody_foresaw_is_told_and_logged(cluster: Cluster)
     (cluster.directory / "blobs").write_text("in the way of the directory")
     with pytest.raises(AgentFailed, match=r"RESOURCE_EXHAUSTED.*blobs"):
         await cluster.client.send_files("a" * 64, 1, lambda: io.BytesIO(b"x"))
-    assert "put_blob" in (cluster.directory / "agent" / "agent.log").read_text()
+    assert "stat_blob" in (cluster.directory / "agent" / "agent.log").read_text()
     assert (await cluster.run("echo on")).text == "on\n"
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 
 from airflow_provider.runtime.agent import node
-from airflow_provider.runtime.agent.blobs import ChunksMissing
 from airflow_provider.runtime.agent.guard import BadRequest, Missing, answering, streaming
 from airflow_provider.runtime.agent.jobs.jobdir import FileOrder, GitOrder, Order
 from airflow_provider.runtime.agent.jobs.jobs import DEFAULT_GRACE_SECONDS, Jobs
@@ -224,11 +223,7 @@ class AgentService:
     @answering
     async def put_blob(self, request: pb.PutBlobRequest, context: Context) -> pb.PutBlobResponse:
         """Take an archive for complete that consists of chunks which are here."""
-        try:
-            return await self._transfer.put_together(request)
-        except ChunksMissing as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            raise AssertionError("abort() always raises") from error
+        return await self._transfer.put_together(request)
 
     @answering
     async def lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
