@@ -71,10 +71,12 @@ class ClusterLink:
             waits, waiting_for = 0, ""
             while self._handle is None:
                 try:
-                    previous = await self._infra.find(self._name)
+                    found = await self._infra.find(self._name)
                     self._handle = await self._infra.provision(
-                        self._name, choice, self._say, previous=previous
+                        self._name, choice, self._say, previous=found
                     )
+                    if found is None:
+                        self._handle = await self._agreed(self._handle)
                 except NothingFree as error:
                     waits = min(waits + 1, 4)
                     if str(error) != waiting_for:
@@ -82,6 +84,14 @@ class ClusterLink:
                         await self._say(f"waiting: {waiting_for}")
                     await asyncio.sleep(backoff(waits + 2))
         return self._handle, choice.candidate
+
+    async def _agreed(self, made: ClusterHandle) -> ClusterHandle:
+        """Return the one cluster of the name where another process made one at the same time: both find the same."""
+        found = await self._infra.find(self._name)
+        if found is None or found.instance == made.instance:
+            return made
+        await self._infra.tear_down(self._name, made)
+        return found
 
     async def call(self, work: Callable[[ClusterClient], Awaitable[Result]]) -> Result:
         """Do ``work``, which may be done more than once, with a client of the cluster's agent.

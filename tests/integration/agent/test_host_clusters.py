@@ -71,10 +71,17 @@ def test_going_down_where_nothing_ever_was_leaves_nothing(here: ThisHost) -> Non
     assert not here.lease.exists()
 
 
+def test_a_cluster_of_the_same_name_and_another_site_is_left_alone(here: ThisHost) -> None:
+    here.up()
+    answer = here.up(instance="i2", site="airflow two")
+    assert (answer["status"], answer["holder"]["site"]) == ("taken", "airflow one")
+    assert here.probe("i1")["present"]
+
+
 def test_up_again_adopts_the_cluster_and_keeps_the_agent(here: ThisHost) -> None:
     first = here.up()
     pid = here.probe()["pid"]
-    again = here.up(instance="i2", site="airflow one, another try")
+    again = here.up(site="airflow one, another try")
     assert again == {**first, "adopted": True}
     assert here.probe()["pid"] == pid
     assert here.probe()["holder"]["site"] == "airflow one, another try"
@@ -158,7 +165,7 @@ async def test_an_agent_of_another_runtime_is_replaced_while_its_jobs_go_on(here
     await old.until_status(job, RUNNING)
     await eventually(lambda: (here.home / "pid").exists(), "the job to begin")
     shell, pid = int((here.home / "pid").read_text()), old.pid
-    assert here.up(runtime="r2", instance="i2") == {**up, "adopted": True}
+    assert here.up(runtime="r2") == {**up, "adopted": True}
     await exited(pid)
     new = here.agent(up)
     assert new.pid != pid

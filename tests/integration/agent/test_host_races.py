@@ -23,8 +23,7 @@ async def here(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ThisHost]:
 
 
 async def test_two_who_come_at_once_find_one_cluster(here: ThisHost) -> None:
-    wishes = [here.wish(instance=f"i{number}") for number in range(4)]
-    answers = await asyncio.gather(*(here.ask_elsewhere("up", **wish) for wish in wishes))
+    answers = await asyncio.gather(*(here.ask_elsewhere("up", **here.wish()) for _ in range(4)))
     assert {answer["status"] for answer in answers} == {"up"}
     assert len({answer["instance"] for answer in answers}) == 1
     assert [answer["adopted"] for answer in answers].count(False) == 1
@@ -60,7 +59,7 @@ async def test_up_and_down_at_once_leave_a_whole_cluster_or_none(here: ThisHost)
 async def test_an_operation_that_is_killed_at_any_moment_is_finished_by_the_next(here: ThisHost) -> None:
     for number, delay in enumerate((0.1, 0.2, 0.3, 0.45, 0.6)):
         for operation in ("up", "down"):
-            process = await here.begin(operation, **here.wish(instance=f"{operation}{number}"))
+            process = await here.begin(operation, **here.wish(instance=f"i{number}"))
             try:
                 await asyncio.wait_for(process.wait(), delay)
             except asyncio.TimeoutError:

@@ -137,6 +137,20 @@ async def test_a_host_that_is_taken_is_waited_for_with_the_name_of_its_holder(
     await theirs.tear_down("c2", handle)
 
 
+async def test_sites_that_use_the_same_names_do_not_get_each_others_clusters(
+    bench: Bench, clean_hosts: Callable[[int], list[Host]]
+) -> None:
+    (host,) = clean_hosts(1)
+    ours = bench.infra(host, site="airflow one")
+    handle = await ours.provision("train-5", ANY_CHOICE, quiet)
+
+    with pytest.raises(NothingFree, match="airflow one"):
+        await bench.infra(host, site="airflow two").provision("train-5", ANY_CHOICE, quiet)
+
+    assert (await ours.probe(handle)).health is Health.ALIVE
+    await ours.tear_down("train-5", handle)
+
+
 async def test_a_host_that_another_account_has_is_taken_too(
     bench: Bench, clean_hosts: Callable[[int], list[Host]]
 ) -> None:

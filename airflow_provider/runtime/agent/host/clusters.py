@@ -213,6 +213,10 @@ class Clusters:
         record = read_record(root)
         if record is None or self._why_gone(root, None):
             return None
+        if record.instance != wish.instance:
+            # Another site's, which uses the same names. Without the host's lease it is only what is left of one.
+            held = self._lease.read()
+            return held if held is not None and held.claim.instance == record.instance else None
         held = self._lease.take(Claim(wish.name, record.instance, wish.site, str(root)), wish.lease_seconds)
         if held is not None:
             return held

@@ -79,9 +79,9 @@ class UpArguments(_UpRequired, total=False):
 
     Attributes:
         name: The cluster's name.
-        instance: Identity for the cluster if one is made, chosen anew by the caller each time (any text without
-            blanks; ``uuid4().hex``). An existing cluster keeps its own, which the answer holds. For ``restart``: the
-            cluster that is meant.
+        instance: Identity of the cluster (any text without blanks; ``uuid4().hex``): the one that is there is taken
+            over only if it has the same, since other sites may use the same names. For ``restart``: the cluster that is
+            meant.
         site: Who takes the host, in words for people: ``airflow-prod, dag.task``. No secret: every account of the host
             can read it.
         lease_seconds: How long the cluster lives, and has the host, without hearing from a controller.

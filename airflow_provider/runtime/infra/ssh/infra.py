@@ -140,14 +140,13 @@ class SshInfra:
         intend: Intend | None,
     ) -> ClusterHandle | Sighting:
         """Return the cluster on this host, or why it cannot be there."""
-        # Others of this process that wait for a host need not all ask this one meanwhile.
-        self._sightings.note(host.target, Sighting(Finding.TAKEN, "another task is about to take it"))
+        self._sightings.being_asked(host.target)
         try:
             async with visit(host, wheelhouse=self._pool.wheelhouse, say=say) as there:
                 facts = await there.facts()
-                if facts["holder"] is not None and facts["holder"]["cluster"] != name:
-                    return _taken(facts["holder"])
                 handle = self._handle(there, name, previous)
+                if facts["holder"] is not None and facts["holder"]["instance"] != handle.instance:
+                    return _taken(facts["holder"])
                 if intend is not None:
                     await intend(handle)
                 arguments = self._arguments(there, handle, _FIRST_LEASE_SECONDS)
@@ -159,7 +158,7 @@ class SshInfra:
         if answer["status"] == "misfit":
             return Sighting(Finding.MISFIT, answer["reason"])
         self._sightings.forget(host.target)
-        return _located(handle, answer["instance"], answer["root"], answer["socket"])
+        return _located(handle, answer["root"], answer["socket"])
 
     async def connect(self, handle: ClusterHandle) -> AgentClient:
         """See Infra."""
@@ -262,8 +261,8 @@ class SshInfra:
                 seen = await there.find(name)
                 if seen["instance"] is None:
                     return None
-                handle = self._handle(there, name, None)
-                return _located(handle, seen["instance"], seen["root"], seen["socket"])
+                handle = replace(self._handle(there, name, None), instance=seen["instance"])
+                return _located(handle, seen["root"], seen["socket"])
         except (SshError, HostProblem):
             return None
 
@@ -322,9 +321,9 @@ class SshInfra:
         return f"host {handle.address['host']} is not in pool {self._pool.name} any more"
 
 
-def _located(handle: ClusterHandle, instance: str, root: str, socket: str) -> ClusterHandle:
+def _located(handle: ClusterHandle, root: str, socket: str) -> ClusterHandle:
     """Return the handle with what is only known once the cluster is there."""
-    return replace(handle, instance=instance, address={**handle.address, "root": root, "socket": socket})
+    return replace(handle, address={**handle.address, "root": root, "socket": socket})
 
 
 def _pinned(target: SshTarget, key: str) -> SshTarget:

@@ -68,6 +68,13 @@ class Sightings:
         else:
             self._seen[host] = (self._clock() + lasts, sighting)
 
+    def being_asked(self, host: SshTarget) -> None:
+        """Remember that somebody asks the host now: others of this process need not do so too meanwhile."""
+        # In the words of the last time, if it was taken then: a reason that changes is news to whoever waits.
+        _, last = self._seen.get(host, (0.0, None))
+        known = last is not None and last.finding is Finding.TAKEN
+        self.note(host, last if known and last else Sighting(Finding.TAKEN, "another task is about to take it"))
+
     def forget(self, host: SshTarget) -> None:
         """Think well of the host again: it was just given back, or it answers."""
         self._seen.pop(host, None)
@@ -75,10 +82,7 @@ class Sightings:
     def of(self, host: SshTarget) -> Sighting | None:
         """Return what was the matter with the host, None when nothing is known."""
         until, sighting = self._seen.get(host, (0.0, None))
-        if sighting is not None and until <= self._clock():
-            self._seen.pop(host, None)
-            return None
-        return sighting
+        return sighting if until > self._clock() else None
 
 
 SHARED = Sightings()

@@ -65,6 +65,19 @@ def test_a_host_too_small_for_one_task_may_do_for_the_next(clock: Clock) -> None
     assert sightings.of(HOST) is None
 
 
+def test_a_host_that_is_being_asked_is_left_to_the_one_who_asks_and_the_reason_stays(clock: Clock) -> None:
+    sightings = Sightings(clock)
+    sightings.being_asked(HOST)
+    assert sightings.of(HOST) == Sighting(Finding.TAKEN, "another task is about to take it")
+
+    sightings.note(HOST, Sighting(Finding.TAKEN, "taken by another site"))
+    clock.now = TAKEN_SECONDS
+    assert sightings.of(HOST) is None
+    sightings.being_asked(HOST)
+
+    assert sightings.of(HOST) == Sighting(Finding.TAKEN, "taken by another site")
+
+
 def test_the_same_address_with_another_account_is_another_host(clock: Clock) -> None:
     sightings = Sightings(clock)
     sightings.note(HOST, Sighting(Finding.TAKEN, "why"))
