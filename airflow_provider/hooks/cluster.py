@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
@@ -54,7 +55,14 @@ class ClusterHook(BaseHook):
     async def asettings(self) -> ClusterSettings:
         """Return what the connection says, for an event loop. Raises as ``settings`` does."""
         # In a thread, where Airflow's blocking calls work in triggerer and worker alike: one way for both sides.
-        return await run_slowly(self.settings)
+        return await run_slowly(self._prepared)
+
+    def _prepared(self) -> ClusterSettings:
+        """Return the settings, and import what works with them: that takes long enough to hold an event loop up."""
+        checked = self.settings()
+        checked.make_infra()
+        import_module("airflow_provider.runtime.client.agent")
+        return checked
 
     def cluster(self, name: str) -> NamedCluster:
         """Return the cluster of that name, which is made with its first job where there is none.

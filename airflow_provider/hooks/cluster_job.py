@@ -6,6 +6,7 @@ import json
 import math
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from airflow_provider.runtime.client.base import Demand, FileTree, GitSource, Jo
 from airflow_provider.runtime.task import TaskSpec, task_from_definition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow_provider.runtime.client.base import JobState
     from airflow_provider.runtime.infra.base import ClusterHandle
@@ -71,9 +72,12 @@ def task_of(task: str | Mapping[str, object] | TaskSpec) -> TaskSpec:
 
     Raises:
         TaskValidationError: it is not a valid task; lists every problem with its place and remedy.
+        TypeError: it is none of these.
     """
     if isinstance(task, TaskSpec):
         return task.resolve()
+    if not isinstance(task, (str, Mapping)):
+        raise TypeError(f"a task is a command, a mapping or a TaskSpec, and this is a {type(task).__name__}")
     definition = {"run": task} if isinstance(task, str) else dict(task)
     return task_from_definition({"name": "job", **definition}).resolve()
 

@@ -12,7 +12,7 @@ from airflow_provider.runtime.blocking import run_blocking
 from airflow_provider.runtime.client.base import AgentFailed, JobState, LinkLost, Owner
 from airflow_provider.runtime.control.follower import Follower
 from airflow_provider.runtime.control.machine import backoff
-from airflow_provider.runtime.infra.base import Health, InfraError, NothingFree
+from airflow_provider.runtime.infra.base import Health, InfraError, NothingFree, OutOfReach
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -55,6 +55,7 @@ class ClusterLink:
         self._say = say
         self._handle: ClusterHandle | None = None
         self._client: ClusterClient | None = None
+        self._doubted = False
         self._lock = asyncio.Lock()
 
     async def provision(self, task: TaskSpec) -> tuple[ClusterHandle, Candidate]:
@@ -71,10 +72,8 @@ class ClusterLink:
             waits, waiting_for = 0, ""
             while self._handle is None:
                 try:
-                    found = await self._infra.find(self._name)
-                    self._handle = await self._infra.provision(
-                        self._name, choice, self._say, previous=found
-                    )
+                    found = await self._found()
+                    self._handle = await self._infra.provision(self._name, choice, self._say, previous=found)
                     if found is None:
                         self._handle = await self._agreed(self._handle)
                 except NothingFree as error:
@@ -82,8 +81,18 @@ class ClusterLink:
                     if str(error) != waiting_for:
                         waiting_for = str(error)
                         await self._say(f"waiting: {waiting_for}")
-                    await asyncio.sleep(backoff(waits + 2))
+                    await self._infra.wait_for_room(backoff(waits + 2))
         return self._handle, choice.candidate
+
+    async def _found(self) -> ClusterHandle | None:
+        """Return the cluster if a host that answers has it; one that never answers again must not stop all work."""
+        try:
+            return await self._infra.find(self._name)
+        except OutOfReach as error:
+            if not self._doubted:
+                await self._say(f"{error}. Another one is made")
+            self._doubted = True
+            return None
 
     async def _agreed(self, made: ClusterHandle) -> ClusterHandle:
         """Return the one cluster of the name where another process made one at the same time: both find the same."""
@@ -165,7 +174,10 @@ class ClusterLink:
         async with self._lock:
             if self._client is None:
                 if self._handle is None:
-                    self._handle = await self._infra.find(self._name)
+                    try:
+                        self._handle = await self._infra.find(self._name)
+                    except OutOfReach as error:
+                        raise ClusterUnreachable(str(error)) from error
                 if self._handle is None:
                     raise ClusterGone(f"there is no cluster {self._name}")
                 client = await self._infra.connect(self._handle)

@@ -12,7 +12,7 @@ from airflow_provider.hooks.access import read_access, read_path
 from airflow_provider.hooks.site import site_name
 from airflow_provider.hooks.ssh_connection import CONN_TYPE as SSH
 from airflow_provider.hooks.ssh_pool import PoolReader
-from airflow_provider.hooks.values import Values
+from airflow_provider.hooks.values import Values, read_extra
 from airflow_provider.runtime.infra.ssh.pool import PoolHost, SshPool
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ DEFAULT_UNREACHABLE_SECONDS = 600.0
 
 _LOCAL_KEYS = ("root",)
 _SSH_KEYS = ("hosts", "ssh_conn_ids", "wheelhouse", "site", "python", "base", *ACCESS_KEYS)
+_FIELDS = ("user", "password", "port")
+"""Keys that are fields of every connection too: they say nothing about the infra."""
 KEYS = ("infra", "lease_seconds", "unreachable_timeout", *_LOCAL_KEYS, *_SSH_KEYS)
 
 
@@ -96,7 +98,7 @@ def read_connection(connection: Connection, fetch: Callable[[str], Connection]) 
     """
     problems: list[str] = []
     reader = PoolReader(fetch, problems)
-    given = dict(connection.extra_dejson)
+    given = read_extra(connection, problems)
     hosts: tuple[PoolHost, ...] = ()
     if connection.conn_type == SSH:
         infra, values = "ssh", Values(f"connection {connection.conn_id}", given, problems)
@@ -136,13 +138,13 @@ def _infra(connection: Connection, values: Values) -> str:
     if connection.conn_type != CONN_TYPE:
         values.problem(f"is of type {connection.conn_type!r}; it must be of type {CONN_TYPE!r} or {SSH!r}")
     values.check_keys(KEYS)
-    pool = connection.host or any(key in values for key in ("hosts", "ssh_conn_ids"))
+    pool = connection.host or any(key in values for key in _SSH_KEYS if key not in _FIELDS)
     infra = values.text("infra") or ("ssh" if pool else "local")
     if infra not in INFRAS:
         values.problem(f"infra is {infra!r}; this version has: {', '.join(INFRAS)}")
         return "local"
     for key in _SSH_KEYS if infra == "local" else _LOCAL_KEYS:
-        if key in values and key not in ("user", "password", "port"):
+        if key in values and key not in _FIELDS:
             values.problem(
                 f"{key} is for infra {'ssh' if infra == 'local' else 'local'}, and infra is {infra}"
             )

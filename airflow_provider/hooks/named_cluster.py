@@ -255,6 +255,10 @@ class NamedCluster:
         key = f"hook:{self.name}:{key or uuid.uuid4().hex}"
         with tempfile.TemporaryDirectory(prefix="managed-jobs-") as scratch:
             packed = await run_slowly(pack_files, spec, scratch)
+            for archive, reference in packed:
+                if archive.skipped:
+                    left_out = ", ".join(archive.skipped)
+                    await self._say(f"not packed for {reference.destination} (no files): {left_out}")
             link = await self._linked()
 
             async def start(client: ClusterClient) -> int:

@@ -27,6 +27,8 @@ def run_on_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """
     call = _Call(work)
     try:
+        # In here: an interrupt that comes just after the start must find what it has to end.
+        call.start()
         return call.result.result()
     except BaseException:
         if not call.result.done():
@@ -38,6 +40,7 @@ def run_on_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
 async def arun_on_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """Do as ``run_on_own_loop`` for a caller on an event loop of its own, which is not held up."""
     call = _Call(work)
+    call.start()
     waiting = asyncio.wrap_future(call.result)
     try:
         await asyncio.wait({waiting})
@@ -56,19 +59,22 @@ class _Call(Generic[Result]):
         self._work = work
         self._task: asyncio.Task[Result] | None = None
         self._loop = _BACKGROUND.loop()
+
+    def start(self) -> None:
+        """Start the coroutine."""
         self._loop.call_soon_threadsafe(self._start)
 
     def cancel(self) -> None:
-        """Cancel the coroutine."""
+        """Cancel the coroutine, also one that was not started."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _start(self) -> None:
+    def _start(self) -> asyncio.Task[Result]:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._settle)
+        return self._task
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        (self._task or self._start()).cancel()
 
     def _settle(self, task: asyncio.Task[Result]) -> None:
         if task.cancelled():

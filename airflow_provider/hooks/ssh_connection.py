@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider.hooks.access import Access, read_access
-from airflow_provider.hooks.values import Values
+from airflow_provider.hooks.values import Values, read_extra
 from airflow_provider.runtime.transport.ssh.target import HostKeys
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_ssh_connection(connection: Connection, problems: list[str]) -> tuple[Va
         problems: Takes what is wrong with it.
     """
     given: dict[str, object] = {}
-    for key, value in connection.extra_dejson.items():
+    for key, value in read_extra(connection, problems).items():
         given.setdefault(_SAME_MEANING.get(key, key), value)
     fields = {"host": connection.host, "user": connection.login, "port": connection.port}
     given.update({key: value for key, value in fields.items() if value})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ HOST_KEYS = (*_ADDRESS_KEYS, *_DESCRIPTION_KEYS, "ssh_conn_id", *ACCESS_KEYS)
 _MOST_HOPS = 5
 
 _PLACE = re.compile(
-    r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^]\s]+\]|[^][:@,\s]+|[0-9a-fA-F:.]*::?[0-9a-fA-F:.]+)(?::(?P<port>[0-9]+))?"
+    r"(?:(?P<user>[^@\s/]+)@)?(?P<host>\[[^]\s]+\]|[^][:@,\s/]+|[0-9a-fA-F:.]*::?[0-9a-fA-F:.]+)(?::(?P<port>[0-9]+))?"
 )
 _MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([GT])(?:i?B)?)?", re.IGNORECASE)
 
@@ -76,6 +77,9 @@ class PoolReader:
         if isinstance(given, str):
             given = _parsed(given, values)
         if isinstance(given, Mapping):
+            if not any(key in given for key in (*_ADDRESS_KEYS, "ssh_conn_id")):
+                values.problem("hosts is a mapping without an address; write a list of hosts")
+                return
             given = [given]
         if given is not None and not isinstance(given, (list, tuple)):
             values.problem("hosts is neither a list of hosts nor YAML text of one")
@@ -246,9 +250,18 @@ def _place(text: str) -> tuple[str | None, str, int | None] | None:
     if match is None or match["host"].startswith("-") or (match["user"] or "").startswith("-"):
         return None
     port = None if match["port"] is None else int(match["port"])
-    if port is not None and not 0 < port < 65536:
+    host = match["host"].strip("[]")
+    if (port is not None and not 0 < port < 65536) or (":" in host and not _is_ipv6(host)):
         return None
-    return match["user"], match["host"].strip("[]"), port
+    return match["user"], host, port
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _given(values: Values) -> dict[str, object]:

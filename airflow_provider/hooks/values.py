@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow.sdk import Connection
+
+
+def read_extra(connection: Connection, problems: list[str]) -> dict[str, object]:
+    """Return a connection's extra; one that is no JSON object is noted, where Airflow takes it for an empty one."""
+    try:
+        given = json.loads(connection.extra or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        problems.append(f"connection {connection.conn_id}: its extra is not a JSON object")
+        return {}
+    return dict(connection.extra_dejson)
 
 
 class Values:

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 from harness import AirflowInstance
@@ -35,7 +37,7 @@ def await_nothing_left(hosts: Iterable[Host], *, timeout: float) -> None:
     """Wait until the hosts are free and nothing of ours is on them; an AssertionError says what stays."""
     for host in hosts:
         try:
-            poll(lambda host=host: _is_clean(host), timeout=timeout, what=f"{host.name} to be clean")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            poll(partial(_is_clean, host), timeout=timeout, what=f"{host.name} to be clean")
         except TimeoutError:
             assert_nothing_left(host)
 
@@ -64,9 +66,8 @@ def databases(airflow: AirflowInstance) -> str:
     """Return all rows of Airflow's database and of the state store, as SQL."""
     texts = []
     for file in (airflow.home / "airflow.db", airflow.home / "managed_jobs" / "state.db"):
-        with sqlite3.connect(file) as connection:
+        with closing(sqlite3.connect(file)) as connection:
             texts += connection.iterdump()
-        connection.close()
     return "\n".join(texts)
 
 

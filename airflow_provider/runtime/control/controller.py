@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider.runtime.blocking import outlast, run_blocking
@@ -27,7 +28,7 @@ from airflow_provider.runtime.client.base import (
 from airflow_provider.runtime.control import events
 from airflow_provider.runtime.control.follower import Follower
 from airflow_provider.runtime.control.ledger import Ledger
-from airflow_provider.runtime.control.machine import Policy, State, Step, step
+from airflow_provider.runtime.control.machine import Policy, State, Step, backoff, step
 from airflow_provider.runtime.control.request import job_request, submission_key
 from airflow_provider.runtime.control.sending import send_archive
 from airflow_provider.runtime.control.status import Status
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.client.base import Heartbeat
     from airflow_provider.runtime.files.blobs import BlobStore
-    from airflow_provider.runtime.infra.base import Infra
+    from airflow_provider.runtime.infra.base import Choice, Infra
     from airflow_provider.runtime.state import StateStore, TaskRecord
 
 log = logging.getLogger(__name__)
@@ -242,7 +243,6 @@ class Controller:
     async def _provision(self) -> events.Event:
         if self.state.status is Status.PENDING:
             return events.LaunchBegun()
-        await self._ledger.check_claim()
         task = self.record.order.task
         try:
             choice = await run_blocking(self._infra.choose, task)
@@ -251,13 +251,7 @@ class Controller:
                     await self._say(f"candidate passed over: {reason}")
                 for name in task.carried_fields:
                     await self._say(f"{name} has no effect on infra {self._infra.name}")
-            handle = await self._infra.provision(
-                self.record.cluster_name,
-                choice,
-                self._say,
-                previous=self._handle_if_any(),
-                intend=self._intend,
-            )
+            handle = await self._launched(choice)
         except NotFeasible as error:
             return events.LaunchFailed(events.LaunchProblem.NOT_FEASIBLE, str(error))
         except NothingFree as error:
@@ -268,6 +262,31 @@ class Controller:
         # The handle is stored with the transition that says so.
         await self._ledger.save(self.state, "ClusterUp", handle.name, handle.to_json())
         return events.Provisioned()
+
+    async def _launched(self, choice: Choice) -> ClusterHandle:
+        """Return the cluster, as soon as there is room for it.
+
+        Nothing is stored while the reason for the wait stays the same: waiting costs no transitions.
+
+        Raises:
+            NothingFree: there is none, for another reason than the one that is stored.
+        """
+        for waits in count(3):  # from 4 s on
+            if self.state.waiting_for:
+                await self._infra.wait_for_room(backoff(waits))
+            await self._ledger.check_claim()
+            try:
+                return await self._infra.provision(
+                    self.record.cluster_name,
+                    choice,
+                    self._say,
+                    previous=self._handle_if_any(),
+                    intend=self._intend,
+                )
+            except NothingFree as error:
+                if str(error) != self.state.waiting_for:
+                    raise
+        raise AssertionError("the loop ends by returning or raising")
 
     async def _intend(self, handle: ClusterHandle) -> None:
         """Store where a cluster is about to be made: whoever goes on from here looks for it there."""
@@ -313,6 +332,7 @@ class Controller:
     async def _confirmed(self, ended: JobState) -> events.Event:
         """Tell the end of a job from that of its cluster: a node on its way down takes the jobs on it along."""
         if ended.status is not JobStatus.SUCCEEDED:
+            await self._disconnect()  # a host may allow one session at a time, and the probe needs one
             probed = await self._probe()
             if isinstance(probed, events.Lost):
                 return probed

@@ -50,8 +50,6 @@ MAX_AGENT_RESTARTS = 3
 MAX_TEAR_DOWNS = 10
 MAX_CONTROLLER_ERRORS = 5
 _BACKOFF_LIMIT_SECONDS = 30.0
-_LONGEST_WAIT = 4
-"""After so many waits for something free, the next ones are no longer."""
 
 Decision = tuple[State, tuple[str, ...]]
 
@@ -62,8 +60,11 @@ def step(state: State, event: Event, policy: Policy) -> Decision:
     An event that has no meaning in ``state`` (late, repeated) changes nothing.
     """
     after, lines = _decide(state, event, policy)
-    if after.waits and after.step not in (Step.PROVISION, Step.WAIT):  # no longer on the way to a launch
-        after = replace(after, waits=0, waiting_for="")
+    if after.waiting_for and after.step not in (
+        Step.PROVISION,
+        Step.WAIT,
+    ):  # no longer on the way to a launch
+        after = replace(after, waiting_for="")
     return after, lines
 
 
@@ -167,10 +168,8 @@ def _provision(state: State, event: Event) -> Decision:
         case LaunchFailed(LaunchProblem.NOT_FEASIBLE, reason):
             return _end(state, Outcome(Status.FAILED_PRECHECKS, reason)), (f"cannot run: {reason}",)
         case LaunchFailed(LaunchProblem.NOTHING_FREE, reason):
-            waits = min(state.waits + 1, _LONGEST_WAIT)
-            waiting = _wait(state, backoff(waits + 2), Step.PROVISION)  # from 4 s on
             lines = () if reason == state.waiting_for else (f"waiting: {reason}",)
-            return replace(waiting, waits=waits, waiting_for=reason), lines
+            return replace(state, waiting_for=reason), lines
         case LaunchFailed(_, reason):
             failures = state.launch_failures + 1
             failed = replace(state, launch_failures=failures)

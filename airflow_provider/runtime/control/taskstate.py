@@ -60,7 +60,6 @@ class State:
         wait_seconds: How long the WAIT lasts.
         unreachable_since: When contact was lost, in seconds since the epoch.
         launch_failures: Failed launches in a row.
-        waits: How often in a row nothing was free to launch on; stops counting where it makes no difference.
         waiting_for: What the next launch waits for, in words; empty: it does not wait.
         lost_cluster: The present cluster, or what is left of it, was given up as lost.
         link_failures: Broken links in a row, without a word from the job between them.
@@ -82,7 +81,6 @@ class State:
     wait_seconds: float = 0.0
     unreachable_since: float | None = None
     launch_failures: int = 0
-    waits: int = 0
     waiting_for: str = ""
     lost_cluster: bool = False
     link_failures: int = 0

@@ -143,6 +143,10 @@ class Infra(Protocol):
         """
         ...
 
+    async def wait_for_room(self, seconds: float) -> None:
+        """Wait before the next try to provision, no longer than so many seconds, sooner where something became free."""
+        ...
+
     async def connect(self, handle: ClusterHandle) -> ClusterClient:
         """Return a client of the cluster's agent.
 

@@ -6,6 +6,7 @@ processes. Losing the "machine" (``preempt``) kills everything in it at once.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -106,6 +107,10 @@ class LocalInfra:
         await say(f"starting the agent of cluster {name} on this machine")
         await self.restart_agent(handle)
         return handle
+
+    async def wait_for_room(self, seconds: float) -> None:
+        """See Infra; there is always room."""
+        await asyncio.sleep(seconds)
 
     async def connect(self, handle: ClusterHandle) -> AgentClient:
         """See Infra."""

@@ -75,7 +75,12 @@ class Bootstrap:
         self.said: list[str] = []
 
     async def __call__(
-        self, wheelhouse: Path | None = None, *, python: str = "python3", hours: float = 0
+        self,
+        wheelhouse: Path | None = None,
+        *,
+        python: str = "python3",
+        hours: float = 0,
+        again: bool = False,
     ) -> Installed:
         async def say(line: str) -> None:
             self.said.append(line)
@@ -88,6 +93,7 @@ class Bootstrap:
             wheelhouse=None if wheelhouse is None else str(wheelhouse),
             say=say,
             clock=lambda: time.time() + 3600 * hours,
+            again=again,
         )
 
     async def facts(self, installed: Installed) -> dict[str, object]:
@@ -218,6 +224,18 @@ async def test_a_disk_that_is_too_small_is_named_before_anything_is_sent(
             await boot()
         assert not caught.value.lasting
         assert boot.said == []
+
+
+async def test_a_disk_that_is_full_by_now_keeps_new_work_away_and_lets_in_who_looks_after_the_old(
+    make_host: MakeHost, bootstrap: Bootstrapping
+) -> None:
+    host = make_host(HostSettings(disk_bytes=200 * MEGABYTE))
+    async with bootstrap(host) as boot:
+        await boot()
+        host.disk.fill(leave_bytes=MEGABYTE)
+        with pytest.raises(HostProblem, match=r"has \d MB left, 50 MB are needed: free some space"):
+            await boot()
+        await boot(again=True)
 
 
 async def test_a_disk_that_fills_up_meanwhile_leaves_nothing_and_the_next_try_goes_on(

@@ -202,6 +202,19 @@ async def test_a_cancelled_task_leaves_nothing_on_its_host(
     assert "sleep 600" not in host.run("ps -eo args").stdout
 
 
+async def test_a_failed_job_is_told_from_a_lost_host_where_sshd_allows_one_session(
+    work: SshLab, make_host: Callable[[HostSettings], Host]
+) -> None:
+    options = {"MaxSessions": "1", "AllowStreamLocalForwarding": "no"}
+    host = make_host(HostSettings(sshd_options=options))
+    work.on(host)
+
+    record = await ended(asyncio.create_task(work.controller(work.intend("echo up; exit 3")).run()), 25.0)
+
+    assert (record.status, record.recoveries) == (Status.FAILED, 0)
+    assert_nothing_left(host)
+
+
 async def test_a_controller_that_dies_is_replaced_by_one_elsewhere(work: SshLab, host: Host) -> None:
     work.on(host)
     record = work.intend(COUNT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +21,13 @@ from airflow_provider.runtime.infra.base import (
     NothingFree,
     OutOfReach,
 )
+from airflow_provider.runtime.infra.ssh import first_contact
 from airflow_provider.runtime.infra.ssh.infra import SshInfra
-from airflow_provider.runtime.infra.ssh.pool import SshPool
+from airflow_provider.runtime.infra.ssh.pool import PoolHost, SshPool
 from airflow_provider.runtime.infra.ssh.sightings import Sightings
 from airflow_provider.runtime.task import Candidate
 from airflow_provider.runtime.task.spec import Quantity
+from airflow_provider.runtime.transport.ssh.target import HostKeys
 from tests.hosts.host import Host
 from tests.hosts.settings import USER, HostSettings
 from tests.integration.clusters import ANY_CHOICE, job, quiet
@@ -191,6 +195,34 @@ async def test_a_host_that_is_down_is_passed_over(bench: Bench, host: Host) -> N
     assert_nothing_left(good)
 
 
+async def test_k99_hosts_that_do_not_answer_are_waited_for_all_at_once(
+    bench: Bench, clean_hosts: Callable[[int], list[Host]]
+) -> None:
+    (good,) = clean_hosts(1)
+    waiting: list[int] = [0]
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting.append(waiting[-1] + 1)
+        while await reader.read(1000):
+            pass
+        waiting.append(waiting[-1] - 1)
+        writer.close()
+
+    async with AsyncExitStack() as servers:
+        silent = []
+        for number in range(6):
+            server = await servers.enter_async_context(await asyncio.start_server(say_nothing, "127.0.0.1"))
+            way = {"name": f"silent-{number}", "host": "127.0.0.1", "connect_timeout": 1.5}
+            target = replace(bench.target(good), **way, port=server.sockets[0].getsockname()[1])
+            silent.append(PoolHost(target=target))
+        pool = replace(bench.pool(good), hosts=(*silent, PoolHost(target=bench.target(good))))
+        infra = SshInfra(pool, sightings=Sightings())
+        handle = await infra.provision("c1", ANY_CHOICE, quiet)
+    assert max(waiting) == 5, "after the first, all others at the same time"
+    assert handle.address["host"] == good.name
+    await infra.tear_down("c1", handle)
+
+
 async def test_a_host_that_is_too_small_says_so_itself(
     bench: Bench, clean_hosts: Callable[[int], list[Host]]
 ) -> None:
@@ -260,6 +292,36 @@ async def test_an_agent_that_died_is_started_again(
     await infra.tear_down("c1", handle)
 
 
+async def test_a_cluster_is_looked_after_although_the_clock_of_its_host_is_wrong_by_now(
+    bench: Bench, clean_hosts: Callable[[int], list[Host]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host,) = clean_hosts(1)
+    infra = bench.infra(host)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
+
+    monkeypatch.setattr(first_contact, "CLOCK_LIMIT_SECONDS", -100.0)
+    assert (await infra.probe(handle)).health is Health.ALIVE
+    await infra.restart_agent(handle)
+    await infra.tear_down("c1", handle)
+
+    with pytest.raises(NotFeasible, match="its clock is"):
+        await infra.provision("c2", ANY_CHOICE, quiet)
+
+
+async def test_a_cluster_stays_where_it_is_when_the_pool_names_another_base_or_account(
+    bench: Bench, clean_hosts: Callable[[int], list[Host]]
+) -> None:
+    (host,) = clean_hosts(1)
+    handle = await bench.infra(host).provision("c1", ANY_CHOICE, quiet)
+
+    pool = bench.pool(host, user="root")
+    moved = replace(pool, hosts=tuple(replace(member, base="~/elsewhere") for member in pool.hosts))
+    infra = SshInfra(moved, sightings=Sightings())
+
+    assert (await infra.probe(handle)).health is Health.ALIVE
+    await infra.tear_down("c1", handle)
+
+
 async def test_a_host_that_left_the_pool_is_gone(
     bench: Bench, clean_hosts: Callable[[int], list[Host]]
 ) -> None:
@@ -319,3 +381,22 @@ async def test_each_host_of_a_pool_is_checked_with_what_is_wrong(
     assert (first.ok, second.ok) == (False, True)
     assert "refused" in first.text
     assert "free" in second.text
+
+
+async def test_k64_the_key_that_a_host_showed_at_first_is_pinned_for_the_life_of_its_cluster(
+    bench: Bench, host: Host
+) -> None:
+    pool = bench.pool(host)
+    trusting = replace(pool.hosts[0].target, host_keys=HostKeys(known_hosts=(), trust_first=True))
+    pool = replace(pool, hosts=(PoolHost(target=trusting),))
+    first = await SshInfra(pool, sightings=Sightings()).provision("c1", ANY_CHOICE, quiet)
+    await in_thread(host.disk.replace_host_keys)
+    await in_thread(host.reboot)
+
+    infra = SshInfra(pool, sightings=Sightings())
+    probe = await infra.probe(first)
+    assert probe.health is Health.UNREACHABLE, "a stranger on the address says nothing about the cluster"
+    assert probe.evidence.count("SHA256:") == 2
+    second = await infra.provision("c2", ANY_CHOICE, quiet)
+    assert second.address["host_key"] == host.disk.host_keys[0] != first.address["host_key"]
+    await infra.tear_down("c2", second)

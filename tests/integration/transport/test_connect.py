@@ -86,7 +86,7 @@ async def test_a_refused_login_names_the_keys_and_what_the_server_takes(
     assert "secret" not in said
 
 
-async def test_keys_of_this_account_and_its_agent_are_not_used_unasked(
+async def test_k62_keys_of_this_account_and_its_agent_are_not_used_unasked(
     hosts: Hosts, client_keys: ClientKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [host] = hosts(1)
@@ -128,7 +128,7 @@ async def test_a_server_that_gives_up_is_quoted(make_host: MakeHost, client_keys
 
 
 @pytest.mark.parametrize("accepted", ["ssh-rsa", "-ssh-rsa", "rsa-sha2-512"])
-async def test_an_rsa_key_is_offered_with_the_signature_that_the_server_takes(
+async def test_k81_an_rsa_key_is_offered_with_the_signature_that_the_server_takes(
     make_host: MakeHost, client_keys: ClientKeys, accepted: str
 ) -> None:
     options = {"PubkeyAcceptedAlgorithms": accepted}
@@ -142,7 +142,9 @@ async def test_an_rsa_key_is_offered_with_the_signature_that_the_server_takes(
         assert "signed with rsa-sha2-" in said
 
 
-async def test_an_unknown_rsa_key_is_offered_twice_and_no_more(make_host: MakeHost, tmp_path: Path) -> None:
+async def test_k81_an_unknown_rsa_key_is_offered_twice_and_no_more(
+    make_host: MakeHost, tmp_path: Path
+) -> None:
     host = await asyncio.to_thread(make_host, HostSettings())
     asyncssh.generate_private_key("ssh-rsa", key_size=2048).write_private_key(tmp_path / "rsa")
     said = await refusal(target(host, Key(path=tmp_path / "rsa")), SshRefused)
@@ -204,7 +206,7 @@ async def test_a_server_that_falls_silent_after_its_greeting_costs_the_timeout()
         ends.set()
 
 
-async def test_no_algorithm_in_common_is_said_with_what_was_offered() -> None:
+async def test_k81_no_algorithm_in_common_is_said_with_what_was_offered() -> None:
     async with serving(kex_algs=["curve25519-sha256"]) as to:
         with pytest.raises(SshRefused, match=r"no algorithm in common.*received curve25519-sha256") as caught:
             await connect(replace(to, disabled_algorithms=("curve25519-sha256",)))

@@ -41,7 +41,7 @@ async def test_a_host_shows_the_key_that_is_known(
         assert opened.host_key == line.partition(" ")[2]
 
 
-async def test_a_reinstalled_host_is_refused_and_the_text_explains(
+async def test_k64_a_reinstalled_host_is_refused_and_the_text_explains(
     host: Host, client_keys: ClientKeys, tmp_path: Path
 ) -> None:
     known_hosts = tmp_path / "known_hosts"

@@ -46,7 +46,7 @@ async def test_a_closed_port_and_an_unknown_name_are_said_at_once(hosts: Hosts) 
     assert time.monotonic() - began < PATIENCE
 
 
-async def test_a_dead_or_frozen_host_costs_the_timeout_and_no_more(
+async def test_k28_a_dead_or_frozen_host_costs_the_timeout_and_no_more(
     host: Host, client_keys: ClientKeys
 ) -> None:
     to = target(host, client_keys.ed25519, connect_timeout=0.5)
@@ -203,7 +203,7 @@ async def test_a_dead_host_behind_another_costs_the_timeout(
         assert await echo(outer.connection) == "done\n"
 
 
-async def test_a_proxy_command_leads_to_the_host_and_ends_with_the_connection(
+async def test_k29_a_proxy_command_leads_to_the_host_and_ends_with_the_connection(
     hosts: Hosts, client_keys: ClientKeys
 ) -> None:
     bastion, inner = hosts(2)

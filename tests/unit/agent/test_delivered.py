@@ -245,6 +245,24 @@ def test_deliveries_wait_for_each_other_and_a_cancel_ends_the_wait(
 # ---- the cluster's end
 
 
+@pytest.mark.parametrize("target", [None, "/not/mounted"])
+def test_what_the_account_keeps_in_place_of_a_working_directory_is_left_alone(
+    start: Deliver, home: Path, root: Path, target: str | None
+) -> None:
+    place = home / "sky_workdir"
+    if target is None:
+        place.write_text("mine")
+    else:
+        place.symlink_to(target)
+    before = tree(home)
+
+    report = start({}).wait().report
+
+    assert (report.status, str(place) in report.reason) == ("FAILED_SETUP", True)
+    assert remove_delivered(root) == []
+    assert tree(home) == before
+
+
 def test_the_end_leaves_the_home_as_it_was(deliver: Deliver, source, home: Path, root: Path) -> None:
     (home / "mine").write_text("mine")
     (home / "cfg").mkdir()

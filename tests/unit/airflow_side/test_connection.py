@@ -75,6 +75,20 @@ def test_what_is_wrong_is_said(extra: dict[str, object], message: str) -> None:
         read(extra)
 
 
+@pytest.mark.parametrize("extra", ["not json", '["hosts"]', '"hosts"'])
+@pytest.mark.parametrize("conn_type", ["managed_cluster", "ssh"])
+def test_an_extra_that_cannot_be_read_does_not_count_as_empty(extra: str, conn_type: str) -> None:
+    """Airflow takes it so, and the task would run on this machine instead of in the pool."""
+    connection = Connection(conn_id="c", conn_type=conn_type, host="h", login="u", password="p", extra=extra)
+    with pytest.raises(BadConnection, match="connection c: its extra is not a JSON object"):
+        read_connection(connection, lambda conn_id: connection)
+
+
+def test_a_way_to_log_in_means_a_pool_of_hosts() -> None:
+    with pytest.raises(BadConnection, match="connection c: has no hosts; list them in hosts"):
+        read({"private_key": "x", "hosts": []})
+
+
 def test_a_connection_of_another_type_is_refused() -> None:
     with pytest.raises(
         BadConnection, match="is of type 'http'; it must be of type 'managed_cluster' or 'ssh'"

@@ -164,6 +164,22 @@ def test_k99_every_problem_of_every_host_is_told_at_once(tmp_path: Path) -> None
     ("extra", "message"),
     [
         ({}, "connection gpus: has no hosts; list them in hosts, or name ssh connections in ssh_conn_ids"),
+        (
+            {**LOGIN, "hosts": []},
+            "connection gpus: has no hosts; list them in hosts, or name ssh connections in ssh_conn_ids",
+        ),
+        (
+            {**LOGIN, "hosts": {"one": {"address": "a"}}},
+            "connection gpus: hosts is a mapping without an address; write a list of hosts",
+        ),
+        (
+            {**LOGIN, "hosts": ["10.0.0.1:abc"]},
+            "connection gpus, host 1: '10.0.0.1:abc' is not a host; write user@host:port",
+        ),
+        (
+            {**LOGIN, "hosts": ["ssh://ada@a"]},
+            "connection gpus, host 1: 'ssh://ada@a' is not a host; write user@host:port",
+        ),
         ({**LOGIN, "hosts": "a: [b"}, "connection gpus: hosts is not valid YAML (line 1)"),
         ({**LOGIN, "hosts": ["a", "a:22"]}, "connection gpus: host a:22 is listed twice; list it once"),
         (

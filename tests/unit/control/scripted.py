@@ -126,6 +126,7 @@ class ScriptedInfra:
         self.intends: str | None = None
         self.previous: list[ClusterHandle | None] = []
         self.torn_down: list[ClusterHandle | None] = []
+        self.waits: list[float] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.reached = asyncio.Event()
 
@@ -156,6 +157,10 @@ class ScriptedInfra:
             await intend(ClusterHandle("scripted", name, self.intends, {}))
         await self._call("provision")
         return ClusterHandle("scripted", name, "one", {})
+
+    async def wait_for_room(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        await asyncio.sleep(seconds)
 
     async def connect(self, handle: ClusterHandle) -> ScriptedClient:
         await self._call("connect")

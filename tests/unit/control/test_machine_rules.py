@@ -229,13 +229,11 @@ def test_a_cleared_task_begins_anew_even_if_its_job_cannot_be_cancelled() -> Non
     assert driven(state, events.TornDown()) == State(attempt=2)
 
 
-def test_waits_for_something_free_grow_and_are_no_failures() -> None:
-    state, seconds = driven(State(), events.LaunchBegun()), []
-    for _ in range(6):
-        state = driven(state, NOTHING_FREE)
-        seconds.append(state.wait_seconds)
-    assert seconds == [4, 8, 16, 30, 30, 30]
-    assert (state.status, state.launch_failures, state.after_wait) == (Status.STARTING, 0, Step.PROVISION)
+def test_nothing_free_is_no_failure_and_its_reason_is_kept_until_there_is() -> None:
+    state = driven(State(), events.LaunchBegun(), NOTHING_FREE)
+    assert (state.status, state.step, state.launch_failures) == (Status.STARTING, Step.PROVISION, 0)
+    assert state.waiting_for == "a is taken by site two"
+    assert driven(state, NOTHING_FREE) == state
     assert driven(state, events.Provisioned()).waiting_for == ""
 
 

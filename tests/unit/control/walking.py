@@ -72,6 +72,8 @@ MEANING: dict[Step, set[type]] = {
 def meaningful(state: State, event: Event) -> bool:
     """Say whether ``event`` must lead on from ``state``: were it ignored, the controller would repeat it for ever."""
     match event:
+        case events.LaunchFailed(LaunchProblem.NOTHING_FREE, reason) if state.step is Step.PROVISION:
+            return reason != state.waiting_for  # the wait for the same thing is the infra's
         case events.StopRequested():
             return not state.status.terminal and (state.outcome is None or state.afresh)
         case events.ControllerFailed():
@@ -198,7 +200,6 @@ class Walk:
         assert (state.job_id is not None) or state.step not in (Step.FOLLOW, Step.CANCEL)
         assert (state.job_id is None) or state.step is not Step.SUBMIT
         assert not (state.afresh and state.outcome), "what begins anew has no outcome"
-        assert bool(state.waits) == bool(state.waiting_for), "a wait for something free has a reason"
         if state.waiting_for:
             assert state.step in (Step.PROVISION, Step.WAIT)
             assert (state.outcome, state.job_id) == (None, None)

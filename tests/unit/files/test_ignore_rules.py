@@ -132,7 +132,7 @@ VARIED_TREE = {
 
 
 @needs_git
-def test_git_agrees_on_a_varied_tree(tmp_path, plant):
+def test_k87_git_agrees_on_a_varied_tree(tmp_path, plant):
     src = plant(tmp_path / "src", VARIED_TREE)
     git = subprocess.run(["git", "init", "-q", src], check=False)
     assert git.returncode == 0
@@ -174,7 +174,7 @@ PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
 @given(files=st.sets(PATHS, max_size=12), ignores=st.lists(IGNORE_FILES, min_size=1, max_size=4))
 @example(files={"foo/foo", "foo/a"}, ignores=["foo\n!/foo"])
 @example(files={"a/b/a/b"}, ignores=["a/**/b\n!a/b", "!b/"])
-def test_git_agrees_on_any_tree(plant, files, ignores):
+def test_k87_git_agrees_on_any_tree(plant, files, ignores):
     with tempfile.TemporaryDirectory() as folder:
         src = plant(Path(folder, "src"), {})
         for name in sorted(files):

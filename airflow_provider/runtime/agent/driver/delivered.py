@@ -160,8 +160,11 @@ def make_whole(root: Path, place: Path) -> None:
     """Make a directory that goes, with all that is in it, when the cluster ends.
 
     Raises:
+        FileExistsError: something else is there, which is not ours and must not go.
         OSError: it or the record cannot be made.
     """
+    if os.path.lexists(place):
+        raise FileExistsError(errno.EEXIST, "something is in the way that is not a directory", str(place))
     file = _file(root, _real(place))
     record = _load(file) or _empty(_real(place))
     file.parent.mkdir(mode=0o700, exist_ok=True)

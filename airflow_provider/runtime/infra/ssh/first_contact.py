@@ -65,6 +65,7 @@ class HostFacts:
         free_bytes: What may still be written there.
         runtimes: Names of the runtimes that are complete there.
         problems: Everything that is in the way.
+        serious: Those of them that keep us even from what is there already.
     """
 
     platform: Platform | None
@@ -76,6 +77,7 @@ class HostFacts:
     free_bytes: int
     runtimes: frozenset[str]
     problems: tuple[Problem, ...]
+    serious: tuple[Problem, ...] = ()
 
 
 async def hello(
@@ -111,9 +113,10 @@ def judge(answer: _Answer, *, python: str, before: float, after: float) -> HostF
     """
     problems = [*_python_problems(answer, python), *_machine_problems(answer)]
     platform = None if problems else _platform(answer)
+    problems += [Problem(cause, remedy) for cause, remedy in answer["problems"]]
+    serious = tuple(problems)
     if not before - CLOCK_LIMIT_SECONDS <= answer["clock"] <= after + CLOCK_LIMIT_SECONDS:
         problems.append(_clock_problem(answer["clock"] - (before + after) / 2))
-    problems += [Problem(cause, remedy) for cause, remedy in answer["problems"]]
     if answer["noexec"]:
         problems.append(
             Problem(
@@ -139,6 +142,7 @@ def judge(answer: _Answer, *, python: str, before: float, after: float) -> HostF
         free_bytes=answer["free_bytes"],
         runtimes=frozenset(answer["runtimes"]),
         problems=tuple(problems),
+        serious=serious,
     )
 
 

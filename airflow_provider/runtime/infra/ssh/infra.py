@@ -7,6 +7,7 @@ stored that it may be done.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from airflow_provider.runtime.infra.ssh.pool import best_fit, demand_of
 from airflow_provider.runtime.infra.ssh.sightings import SHARED, Finding, Sighting, Sightings
 from airflow_provider.runtime.infra.ssh.visit import visit
 from airflow_provider.runtime.transport.ssh.errors import SshError, SshRefused
+from airflow_provider.runtime.transport.ssh.links import open_link
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -112,7 +114,8 @@ class SshInfra:
     ) -> ClusterHandle:
         """See Infra."""
         found: dict[str, Sighting] = {}
-        for host in self._in_order(choice, previous):
+        hosts = self._in_order(choice, previous)
+        for number, host in enumerate(hosts, 1):
             seen = self._sightings.of(host.target)
             if seen is None or (previous is not None and previous.address["host"] == host.name):
                 mine = previous if previous is not None and previous.address["host"] == host.name else None
@@ -120,9 +123,22 @@ class SshInfra:
                 if isinstance(got, ClusterHandle):
                     return got
                 self._sightings.note(host.target, got)
+                if got.finding is Finding.FAILED:
+                    await self._knock(hosts[number:])
                 seen = got
             found[host.name] = seen
         raise _nothing_had(self._pool.name, found)
+
+    async def _knock(self, hosts: list[PoolHost]) -> None:
+        """Note which of the hosts do not answer, of all at once: one after the other each would cost its time-out."""
+
+        async def knock(host: PoolHost) -> None:
+            try:
+                await (await open_link(host.target)).close()
+            except SshError as error:
+                self._sightings.note(host.target, _failed(error))
+
+        await asyncio.gather(*(knock(host) for host in hosts if self._sightings.of(host.target) is None))
 
     def _in_order(self, choice: Choice, previous: ClusterHandle | None) -> list[PoolHost]:
         fitting = best_fit(self._pool, choice.candidate).hosts
@@ -157,8 +173,12 @@ class SshInfra:
             return _taken(answer["holder"])
         if answer["status"] == "misfit":
             return Sighting(Finding.MISFIT, answer["reason"])
-        self._sightings.forget(host.target)
+        self._sightings.note(host.target, _held_by(self._pool.site or host.target.user, name))
         return _located(handle, answer["root"], answer["socket"])
+
+    async def wait_for_room(self, seconds: float) -> None:
+        """See Infra; what this process gives back wakes those who wait in it, one for each host."""
+        await self._sightings.wait(seconds, (host.target for host in self._pool.hosts))
 
     async def connect(self, handle: ClusterHandle) -> AgentClient:
         """See Infra."""
@@ -175,7 +195,7 @@ class SshInfra:
             channel = await TunnelChannel.open(
                 _pinned(host.target, address["host_key"]),
                 socket=address["socket"],
-                relay=f"'{address['python']}' '{relay}' '{address['socket']}'",
+                relay=shlex.join([address["python"], relay, address["socket"]]),
             )
         except SshError as error:
             raise LinkLost(f"cluster {handle.name}: {error}") from error
@@ -251,20 +271,31 @@ class SshInfra:
         self._sightings.forget(host.target)
 
     async def find(self, name: str) -> ClusterHandle | None:
-        """Return the cluster of that name on whichever host of the pool has it, None when no host that answers does."""
-        found = await asyncio.gather(*(self._find_on(host, name) for host in self._pool.hosts))
-        return next((handle for handle in found if handle is not None), None)
+        """Return the cluster of that name on whichever host of the pool has it, None when no host has.
 
-    async def _find_on(self, host: PoolHost, name: str) -> ClusterHandle | None:
+        Raises:
+            OutOfReach: no host that answers has it, and some do not answer.
+        """
+        found = await asyncio.gather(*(self._find_on(host, name) for host in self._pool.hosts))
+        for handle in found:
+            if isinstance(handle, ClusterHandle):
+                return handle
+        if silent := [reason for reason in found if isinstance(reason, str)]:
+            text = f"no host of pool {self._pool.name} that answers has cluster {name}; it may be where none does: "
+            raise OutOfReach(text + "; ".join(silent))
+        return None
+
+    async def _find_on(self, host: PoolHost, name: str) -> ClusterHandle | str | None:
+        """Return the cluster on this host, None when it has none, or why the host cannot say."""
         try:
-            async with visit(host, wheelhouse=self._pool.wheelhouse) as there:
+            async with visit(host, wheelhouse=self._pool.wheelhouse, again=True) as there:
                 seen = await there.find(name)
                 if seen["instance"] is None:
                     return None
                 handle = replace(self._handle(there, name, None), instance=seen["instance"])
                 return _located(handle, seen["root"], seen["socket"])
-        except (SshError, HostProblem):
-            return None
+        except (SshError, HostProblem) as error:
+            return str(error)
 
     async def check(self) -> list[HostReport]:
         """Return whether each host of the pool can be used, within some seconds whatever is wrong with them."""
@@ -286,7 +317,7 @@ class SshInfra:
 
     def _revisit(self, host: PoolHost, handle: ClusterHandle) -> AbstractAsyncContextManager[Visit]:
         target = _pinned(host.target, handle.address["host_key"])
-        return visit(host, target=target, wheelhouse=self._pool.wheelhouse)
+        return visit(host, target=target, wheelhouse=self._pool.wheelhouse, again=True)
 
     def _arguments(self, there: Visit, handle: ClusterHandle, lease_seconds: float) -> UpArguments:
         return UpArguments(
@@ -307,6 +338,8 @@ class SshInfra:
             address={
                 "pool": self._pool.name,
                 "host": there.host.name,
+                "user": there.host.target.user,
+                "base": there.installed.base,
                 "host_key": there.link.host_key,
                 "boot_id": there.installed.boot_id,
                 "python": there.installed.python,
@@ -315,7 +348,16 @@ class SshInfra:
         )
 
     def _host(self, handle: ClusterHandle) -> PoolHost | None:
-        return self._pool.host(handle.address["host"])
+        """Return the host of a cluster, None when it is not in the pool any more.
+
+        The account and the base are those of the cluster: where the pool names others since, it is not there.
+        """
+        host = self._pool.host(handle.address["host"])
+        if host is None:
+            return None
+        user = handle.address.get("user", host.target.user)
+        base = handle.address.get("base", host.base)
+        return replace(host, base=base, target=replace(host.target, user=user))
 
     def _not_in_pool(self, handle: ClusterHandle) -> str:
         return f"host {handle.address['host']} is not in pool {self._pool.name} any more"
@@ -340,7 +382,11 @@ def _failed(error: HostProblem | SshError) -> Sighting:
 
 
 def _taken(holder: Holder) -> Sighting:
-    return Sighting(Finding.TAKEN, f"taken by {holder['site'] or holder['account']} ({holder['cluster']})")
+    return _held_by(holder["site"] or holder["account"], holder["cluster"])
+
+
+def _held_by(site: str, cluster: str) -> Sighting:
+    return Sighting(Finding.TAKEN, f"taken by {site} ({cluster})")
 
 
 def _demand(candidate: Candidate) -> DemandArguments:

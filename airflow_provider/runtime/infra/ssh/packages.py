@@ -62,6 +62,7 @@ async def install(
     wheelhouse: str | None,
     say: Callable[[str], Awaitable[None]],
     clock: Callable[[], float] = time.time,
+    again: bool = False,
 ) -> Installed:
     """Make sure that the runtime is on a host, in one short command when it is there already.
 
@@ -77,20 +78,22 @@ async def install(
             they suit the host, elsewhere it installs them from the package index.
         say: Takes lines on progress.
         clock: Seconds since 1970 on our side.
+        again: What is there already is visited: a clock that was set wrong since, or a disk that a job filled, must not
+            keep anybody from looking after it or removing it.
 
     Raises:
         HostProblem: the host cannot be used; all reasons at once, each with its remedy.
         SshError: the host cannot be reached any more.
     """
     facts = await hello(link, host=host, base=base, python=python, clock=clock)
-    problems = list(facts.problems)
+    problems = list(facts.serious if again else facts.problems)
     runtime = None
     if facts.platform is not None:
         try:
             runtime = await run_slowly(choose_runtime, facts.platform, wheelhouse)
         except PackagesMissing as missing:
             problems.append(Problem(missing.cause, missing.remedy))
-    if runtime is not None and not facts.problems and runtime.hash not in facts.runtimes:
+    if runtime is not None and not facts.problems and not (again and runtime.hash in facts.runtimes):
         problems += _space_problems(facts, runtime)
     if problems or runtime is None:
         raise HostProblem(host, problems)
@@ -150,7 +153,9 @@ async def _send(
 
 
 def _space_problems(facts: HostFacts, runtime: RuntimeArchive) -> list[Problem]:
-    needed = runtime.unpacked + SPARE_BYTES + (INDEX_BYTES if runtime.requirements else 0)
+    needed = SPARE_BYTES
+    if runtime.hash not in facts.runtimes:
+        needed += runtime.unpacked + (INDEX_BYTES if runtime.requirements else 0)
     if facts.free_bytes >= needed:
         return []
     return [

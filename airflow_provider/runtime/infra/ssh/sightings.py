@@ -5,13 +5,18 @@ Only ever a reason to look elsewhere first: what a host really is, it says itsel
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.agent.waiting import happens
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from airflow_provider.runtime.transport.ssh.target import SshTarget
 
@@ -53,12 +58,23 @@ class Sighting:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class _Waiter:
+    """Somebody who waits for one of some hosts."""
+
+    hosts: frozenset[SshTarget]
+    loop: asyncio.AbstractEventLoop
+    woken: asyncio.Event
+
+
 class Sightings:
     """Remembers, for a while, why hosts could not be had. For any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[SshTarget, tuple[float, Sighting]] = {}
+        self._waiting: list[_Waiter] = []
+        self._lock = Lock()
 
     def note(self, host: SshTarget, sighting: Sighting) -> None:
         """Remember it; a misfit says something about one task only, and is not."""
@@ -73,11 +89,31 @@ class Sightings:
         # In the words of the last time, if it was taken then: a reason that changes is news to whoever waits.
         _, last = self._seen.get(host, (0.0, None))
         known = last is not None and last.finding is Finding.TAKEN
-        self.note(host, last if known and last else Sighting(Finding.TAKEN, "another task is about to take it"))
+        self.note(
+            host, last if known and last else Sighting(Finding.TAKEN, "another task is about to take it")
+        )
 
     def forget(self, host: SshTarget) -> None:
-        """Think well of the host again: it was just given back, or it answers."""
+        """Think well of the host again, and wake who has waited for it for longest: it may be free."""
         self._seen.pop(host, None)
+        with self._lock:
+            waiter = next((waiter for waiter in self._waiting if host in waiter.hosts), None)
+            if waiter is not None:
+                self._waiting.remove(waiter)
+        if waiter is not None:
+            with suppress(RuntimeError):  # its event loop is closed
+                waiter.loop.call_soon_threadsafe(waiter.woken.set)
+
+    async def wait(self, seconds: float, hosts: Iterable[SshTarget]) -> None:
+        """Wait until one of the hosts may be free, for so many seconds at most."""
+        waiter = _Waiter(frozenset(hosts), asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._waiting.append(waiter)
+        try:
+            await happens(waiter.woken, seconds)
+        finally:
+            with self._lock, suppress(ValueError):
+                self._waiting.remove(waiter)
 
     def of(self, host: SshTarget) -> Sighting | None:
         """Return what was the matter with the host, None when nothing is known."""

@@ -43,6 +43,7 @@ async def visit(
     target: SshTarget | None = None,
     wheelhouse: str | None = None,
     say: Callable[[str], Awaitable[None]] = silence,
+    again: bool = False,
 ) -> AsyncIterator[Visit]:
     """Connect to a host and make sure that the runtime is there.
 
@@ -51,6 +52,7 @@ async def visit(
         target: How it is reached, where that is not what the pool says.
         wheelhouse: See ``packages.install``.
         say: Takes lines on progress.
+        again: See ``packages.install``.
 
     Raises:
         SshError: it cannot be reached.
@@ -59,7 +61,13 @@ async def visit(
     link = await open_link(target or host.target)
     try:
         installed = await install(
-            link, host=host.name, base=host.base, python=host.python, wheelhouse=wheelhouse, say=say
+            link,
+            host=host.name,
+            base=host.base,
+            python=host.python,
+            wheelhouse=wheelhouse,
+            say=say,
+            again=again,
         )
         yield Visit(host, link, installed)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import platform as this_machine
 import zipfile
 from email.parser import HeaderParser
@@ -271,16 +272,21 @@ def own_versions(requirements: Iterable[str]) -> list[str]:
 def _complete_files(distribution: metadata.Distribution) -> dict[str, Path] | None:
     """Return the files of an installed package that its users need, None unless all are there."""
     files = {}
-    for file in distribution.files or ():
+    # Not `distribution.files`: where the package importlib_metadata is loaded, it leaves out what is missing.
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if len(row) != 3:
+            return None
+        name, _, size = row
+        file = PurePosixPath(name)
         if ".." in file.parts or "__pycache__" in file.parts or _is_left_out(file.parts):
             continue
         if file.suffix == ".pth" and len(file.parts) == 1:
             return None  # an editable installation, or something else that works in this environment only
-        path = Path(str(file.locate()))
+        path = Path(str(distribution.locate_file(name)))
         try:
-            if not path.is_file() or (file.size is not None and path.stat().st_size != file.size):
+            if not path.is_file() or (size and path.stat().st_size != int(size)):
                 return None
-        except OSError:
+        except (OSError, ValueError):
             return None
         files[file.as_posix()] = path
     return files or None

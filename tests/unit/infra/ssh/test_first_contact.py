@@ -96,6 +96,11 @@ def test_all_faults_of_a_host_are_told_at_once() -> None:
     assert "; a: b; " in text
 
 
+def test_a_wrong_clock_or_a_full_disk_keeps_nobody_from_what_is_there_already() -> None:
+    assert told(clock=0.0, no_files_left=True, noexec=True).serious == ()
+    assert len(told(clock=0.0, python=[3, 8, 0], problems=[["a", "b"]]).serious) == 2
+
+
 @pytest.mark.parametrize(
     ("libc", "platform"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from airflow_provider.runtime.infra.ssh.sightings import (
@@ -76,6 +78,28 @@ def test_a_host_that_is_being_asked_is_left_to_the_one_who_asks_and_the_reason_s
     sightings.being_asked(HOST)
 
     assert sightings.of(HOST) == Sighting(Finding.TAKEN, "taken by another site")
+
+
+async def test_who_has_waited_longest_for_a_host_is_woken_when_it_is_given_back(clock: Clock) -> None:
+    sightings = Sightings(clock)
+    other = SshTarget(name="o", host="10.0.0.2", user="u")
+    elsewhere = asyncio.create_task(sightings.wait(60, [other]))
+    first = asyncio.create_task(sightings.wait(60, [other, HOST]))
+    second = asyncio.create_task(sightings.wait(60, [HOST]))
+    await asyncio.sleep(0)
+
+    await asyncio.to_thread(sightings.forget, HOST)
+
+    await asyncio.wait_for(first, 5)
+    assert not second.done()
+    assert not elsewhere.done()
+    sightings.forget(HOST)
+    sightings.forget(other)
+    await asyncio.wait_for(asyncio.gather(second, elsewhere), 5)
+
+
+async def test_a_wait_for_a_host_ends_after_its_time(clock: Clock) -> None:
+    await asyncio.wait_for(Sightings(clock).wait(0.01, [HOST]), 5)
 
 
 def test_the_same_address_with_another_account_is_another_host(clock: Clock) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+import importlib_metadata  # noqa: F401 - once loaded, as by Airflow, it finds packages in the stdlib's place
 import pytest
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags

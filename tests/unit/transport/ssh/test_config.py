@@ -187,7 +187,7 @@ Host *
         *("not-any", "not-at-first", "jumping", "UPPER", "upper", "unknown", "10.0.0.1", "GPU-1"),
     ],
 )
-def test_plain_files(write, alias: str) -> None:
+def test_k66_plain_files(write, alias: str) -> None:
     file = write(PLAIN)
     agrees(apply_config(alias, [file]), asked(file, alias))
 
@@ -196,7 +196,7 @@ def test_plain_files(write, alias: str) -> None:
 @pytest.mark.parametrize(
     "alias", ["short", "long", "excluded", "run", "other", "10.1.2.3", "10.7.7.7", "plain"]
 )
-def test_conditions(write, alias: str) -> None:
+def test_k66_conditions(write, alias: str) -> None:
     # ssh before 9.4 knows no tags.
     without_tags = MATCHING.replace("Match tagged blue\n    Port 4\nHost tagged\n    Tag blue\n", "")
     file = write(without_tags)
@@ -210,7 +210,7 @@ def test_tags_are_matched(write) -> None:
 
 @needs_ssh
 @pytest.mark.parametrize("alias", ["inside", "outside", "after", "one", "two", "hidden"])
-def test_included_files(write, alias: str) -> None:
+def test_k66_included_files(write, alias: str) -> None:
     write("Host one\n  Port 11\nUser from-one\n", "extra/1.conf")
     write("Host two\n  Port 22\n", "extra/2.conf")
     # What an included file says counts only where the line that includes it does; so does a Host in it.

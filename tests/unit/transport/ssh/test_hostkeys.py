@@ -69,7 +69,7 @@ def test_a_known_key_is_accepted(check, host: str) -> None:
     assert check(line(host, ED25519)).accepts(ED25519)
 
 
-def test_hashed_names_are_found(check, tmp_path: Path) -> None:
+def test_k64_hashed_names_are_found(check, tmp_path: Path) -> None:
     found = check(hashed(line("one.example.com", ED25519) + line("[one.example.com]:2222", OTHER), tmp_path))
     assert found.accepts(ED25519)
     assert not found.accepts(OTHER)
@@ -103,7 +103,7 @@ def test_a_changed_key_is_refused_with_both_fingerprints(check) -> None:
         assert "ssh-keygen -R one.example.com" in expected
 
 
-def test_several_keys_of_one_host_are_all_good_and_asked_for_first(check) -> None:
+def test_k64_several_keys_of_one_host_are_all_good_and_asked_for_first(check) -> None:
     found = check(line("one.example.com", RSA) + line("one.example.com", ECDSA))
     assert found.accepts(RSA)
     assert found.accepts(ECDSA)
@@ -112,7 +112,7 @@ def test_several_keys_of_one_host_are_all_good_and_asked_for_first(check) -> Non
     assert set(found.algorithms) > {"ssh-ed25519", "ecdsa-sha2-nistp256"}
 
 
-def test_a_port_belongs_to_the_name(check) -> None:
+def test_k64_a_port_belongs_to_the_name(check) -> None:
     target = replace(TARGET, port=2222)
     found = check(line("[one.example.com]:2222", ED25519) + line("one.example.com", OTHER), target)
     assert found.accepts(ED25519)
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_read_is_passed_over_with_a_warning(
     assert f"{tmp_path} cannot be read" in caplog.text
 
 
-def test_files_are_read_and_never_written(check, tmp_path: Path) -> None:
+def test_k64_files_are_read_and_never_written(check, tmp_path: Path) -> None:
     found = check("", trust_first=True)
     before = (tmp_path / "known_hosts").stat()
     assert found.accepts(ED25519)

@@ -99,7 +99,7 @@ def refusal(text: str | None = None, *, path: Path | None = None, **more: str | 
 @pytest.mark.parametrize("where", ["inline", "file"])
 @pytest.mark.parametrize("passphrase", [PLAIN, SECRET, UNICODE], ids=["none", "secret", "unicode"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_right_passphrase_opens_it(make, kind: str, passphrase: str, where: str) -> None:
+def test_k62_the_right_passphrase_opens_it(make, kind: str, passphrase: str, where: str) -> None:
     made = make(kind, passphrase)
     place = {"text": made.text} if where == "inline" else {"path": made.path}
     assert load(**place, passphrase=passphrase).fingerprint == made.fingerprint
@@ -108,7 +108,7 @@ def test_the_right_passphrase_opens_it(make, kind: str, passphrase: str, where: 
 @pytest.mark.parametrize("where", ["inline", "file"])
 @pytest.mark.parametrize("passphrase", [SECRET, UNICODE], ids=["secret", "unicode"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_passphrase_does_not(make, kind: str, passphrase: str, where: str) -> None:
+def test_k62_another_passphrase_does_not(make, kind: str, passphrase: str, where: str) -> None:
     made = make(kind, passphrase)
     place = {"text": made.text} if where == "inline" else {"path": made.path}
     assert "wrong passphrase" in refusal(**place, passphrase="nonsense")
@@ -151,7 +151,7 @@ MANGLED = {
 @pytest.mark.parametrize("form", MANGLED)
 @pytest.mark.parametrize("kind", ["ed25519", "rsa-pem"])
 @pytest.mark.parametrize("passphrase", [PLAIN, SECRET], ids=["open", "encrypted"])
-def test_a_mangled_key_is_put_right(make, kind: str, passphrase: str, form: str) -> None:
+def test_k40_a_mangled_key_is_put_right(make, kind: str, passphrase: str, form: str) -> None:
     made = make(kind, passphrase)
     assert load(MANGLED[form](made.text), passphrase=passphrase).fingerprint == made.fingerprint
 
@@ -188,11 +188,13 @@ def middle_removed(text: str) -> str:
     ],
 )
 @pytest.mark.parametrize("kind", ["ecdsa-256", "rsa-pem"])
-def test_what_is_no_private_key_is_named(make, kind: str, wrong: Callable[[Made], str], said: str) -> None:
+def test_k40_what_is_no_private_key_is_named(
+    make, kind: str, wrong: Callable[[Made], str], said: str
+) -> None:
     assert said in refusal(wrong(make(kind)))
 
 
-def test_types_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_k62_types_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "unsupported type sk-ssh-ed25519@openssh.com" in refusal(hardware_key())
     dsa = tmp_path / "dsa"
     made = subprocess.run(["ssh-keygen", "-q", "-t", "dsa", "-N", "", "-f", str(dsa)], capture_output=True)
@@ -217,7 +219,7 @@ def hardware_key() -> str:
 # Files.
 
 
-def test_what_is_wrong_with_a_file_is_said(make, tmp_path: Path) -> None:
+def test_k99_what_is_wrong_with_a_file_is_said(make, tmp_path: Path) -> None:
     assert "no such file" in refusal(path=tmp_path / "missing")
     assert "cannot be read: Is a directory" in refusal(path=tmp_path)
     binary = tmp_path / "binary"
@@ -251,7 +253,7 @@ def test_neither_text_nor_file_is_an_error() -> None:
     assert "there is no private key" in refusal()
 
 
-def test_loading_leaves_no_files(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k50_loading_leaves_no_files(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     load(make("rsa-openssh", SECRET).text, passphrase=SECRET)
