@@ -16,6 +16,9 @@ PROTO_VENV := build/proto-tools
 WIRE := airflow_provider/runtime/wire
 # SkyPilot, in a virtualenv of its own: what the agent and the client are tested and measured against.
 PEER := build/skypilot/ready
+WITH_AIRFLOW := tests/e2e
+# Most of their time is waiting, for networks and processes.
+WITH_HOSTS := tests/hosts tests/integration/ssh tests/integration/transport tests/integration/infra
 
 # Airflow starts many Python processes; without bytecode each of them would compile all of Airflow again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,10 +35,12 @@ test: $(READY) $(PEER) ## the whole test suite (ARGS="-k name" to choose)
 	@sh tests/hosts/packages.sh
 	@if [ -n '$(ARGS)' ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
 	mkdir -p build; \
-	echo "The tests with a real Airflow run beside the others; their output follows at the end."; \
-	$(BIN)/python -m pytest tests/e2e >build/e2e.log 2>&1 & \
-	code=0; $(BIN)/python -m pytest --ignore=tests/e2e || code=$$?; \
-	wait $$! || code=$$?; cat build/e2e.log; exit $$code
+	echo "The tests with a real Airflow and those with SSH hosts run beside the others; their output follows at the end."; \
+	$(BIN)/python -m pytest $(WITH_AIRFLOW) >build/airflow.log 2>&1 & airflow=$$!; \
+	$(BIN)/python -m pytest $(WITH_HOSTS) >build/hosts.log 2>&1 & hosts=$$!; \
+	code=0; $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_AIRFLOW) $(WITH_HOSTS)) || code=$$?; \
+	wait $$hosts || code=$$?; cat build/hosts.log; \
+	wait $$airflow || code=$$?; cat build/airflow.log; exit $$code
 
 check: $(READY) ## lint, format and types
 	$(BIN)/ruff check .
