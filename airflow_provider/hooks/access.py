@@ -83,6 +83,10 @@ class Access:
         if self.proxy_command is not None or self.proxy_jump is not None:
             defaults = replace(defaults, proxy_command=None, proxy_jump=None)
         given = {item.name: getattr(self, item.name) for item in fields(self)}
+        if self.host_keys is not None and self.host_keys == HostKeys(self.host_keys.pinned):
+            # The key of a host says nothing of the hosts on the way to it: for those the default goes on to count.
+            rules = defaults.host_keys or HostKeys()
+            given["host_keys"] = replace(rules, pinned=self.host_keys.pinned, verify=True)
         return replace(defaults, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -58,12 +58,17 @@ class ClusterLink:
         self._doubted = False
         self._lock = asyncio.Lock()
 
-    async def provision(self, task: TaskSpec) -> tuple[ClusterHandle, Candidate]:
+    async def provision(self, task: TaskSpec, *, only_one: bool = False) -> tuple[ClusterHandle, Candidate]:
         """Return the cluster, made first where there is none, and the resources that serve ``task``.
 
         Waits for as long as everything that suits is taken.
 
+        Args:
+            task: What is to run on it.
+            only_one: Make none while it may be on a host that does not answer.
+
         Raises:
+            ClusterUnreachable: with ``only_one``, it may be on a host that does not answer.
             NotFeasible: nothing there can ever serve the task.
             InfraError: it could not be made.
         """
@@ -72,7 +77,7 @@ class ClusterLink:
             waits, waiting_for = 0, ""
             while self._handle is None:
                 try:
-                    found = await self._found()
+                    found = await self._found(only_one=only_one)
                     self._handle = await self._infra.provision(self._name, choice, self._say, previous=found)
                     if found is None:
                         self._handle = await self._agreed(self._handle)
@@ -84,11 +89,13 @@ class ClusterLink:
                     await self._infra.wait_for_room(backoff(waits + 2))
         return self._handle, choice.candidate
 
-    async def _found(self) -> ClusterHandle | None:
+    async def _found(self, *, only_one: bool) -> ClusterHandle | None:
         """Return the cluster if a host that answers has it; one that never answers again must not stop all work."""
         try:
             return await self._infra.find(self._name)
         except OutOfReach as error:
+            if only_one:
+                raise ClusterUnreachable(str(error)) from error
             if not self._doubted:
                 await self._say(f"{error}. Another one is made")
             self._doubted = True

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from airflow_provider.hooks.cluster_job import LAST_LINES, JobFailed, request_of, result_of, task_of
 from airflow_provider.hooks.running import arun_on_own_loop, run_on_own_loop
+from airflow_provider.runtime.agent.waiting import within
 from airflow_provider.runtime.client.base import Owner
+from airflow_provider.runtime.infra.base import InfraError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -33,6 +35,8 @@ Result = TypeVar("Result")
 
 GRACE_SECONDS = 5.0
 _CANCEL_MARGIN_SECONDS = 70.0
+_END_SECONDS = 30.0
+"""How long an interrupted ``run`` tries to cancel its job on a cluster that does not answer."""
 _ATTEMPTS = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -107,7 +111,7 @@ class NamedCluster:
             state = self.status(job_id)
         except BaseException:
             with suppress(Exception):  # why we end says more than that; the cluster's lease ends the job then
-                self.cancel(job_id)
+                run_on_own_loop(self._end(job_id))
             raise
         return _settled(state, last, check=check)
 
@@ -130,7 +134,7 @@ class NamedCluster:
             state = await self.astatus(job_id)
         except BaseException:
             with suppress(Exception):
-                await self.acancel(job_id)
+                await arun_on_own_loop(self._end(job_id))
             raise
         return _settled(state, last, check=check)
 
@@ -231,14 +235,24 @@ class NamedCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.down()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.down()
+        except InfraError as left:
+            if error is None:
+                raise
+            self._hook.log.warning("cluster %s: %s", self.name, left)  # what was raised before says more
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.adown()
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await self.adown()
+        except InfraError as left:
+            if error is None:
+                raise
+            self._hook.log.warning("cluster %s: %s", self.name, left)
 
     # Below, everything runs on the background loop of this process: what belongs to a loop belongs to that one.
 
@@ -252,6 +266,8 @@ class NamedCluster:
 
         spec = task_of(task)
         secrets = await resolve_secrets(spec.secrets)
+        # A key says that the job may run already, wherever the cluster is.
+        only_one = key is not None
         key = f"hook:{self.name}:{key or uuid.uuid4().hex}"
         with tempfile.TemporaryDirectory(prefix="managed-jobs-") as scratch:
             packed = await run_slowly(pack_files, spec, scratch)
@@ -268,7 +284,7 @@ class NamedCluster:
                 return await client.submit(key, self._owner, request)
 
             for attempt in range(1, _ATTEMPTS + 1):
-                handle, candidate = await link.provision(spec)
+                handle, candidate = await link.provision(spec, only_one=only_one)
                 request = request_of(
                     spec,
                     candidate,
@@ -294,6 +310,10 @@ class NamedCluster:
 
     async def _cancel(self, job_id: int, client: ClusterClient) -> JobState:
         return await client.cancel(job_id, self._owner, limit=GRACE_SECONDS + _CANCEL_MARGIN_SECONDS)
+
+    async def _end(self, job_id: int) -> None:
+        """Cancel the job of somebody who does not wait until a cluster is back that does not answer."""
+        await within(_END_SECONDS, self._call(partial(self._cancel, job_id)))
 
     async def _up(self, resources: Mapping[str, object] | None) -> None:
         task = task_of({"run": "true", **({} if resources is None else {"resources": resources})})

@@ -32,7 +32,13 @@ class Agent:
     async def start(self, *options: object, disposable: bool = False) -> Agent:
         """Start an agent; the options of an earlier one are not remembered."""
         command = [sys.executable, "-m", "airflow_provider.runtime.agent", "--root", str(self.root)]
-        command += ["--instance", "test", "--lease", "600", *(["--disposable", "--private-homes"] if disposable else [])]
+        command += [
+            "--instance",
+            "test",
+            "--lease",
+            "600",
+            *(["--disposable", "--private-homes"] if disposable else []),
+        ]
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.root.parent),

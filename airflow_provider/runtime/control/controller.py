@@ -11,7 +11,7 @@ import logging
 import time
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.blocking import outlast, run_blocking
 from airflow_provider.runtime.client.base import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from airflow_provider.runtime.client.base import Heartbeat
+    from airflow_provider.runtime.control.sink import Sink
     from airflow_provider.runtime.files.blobs import BlobStore
     from airflow_provider.runtime.infra.base import Choice, Infra
     from airflow_provider.runtime.state import StateStore, TaskRecord
@@ -55,18 +56,6 @@ log = logging.getLogger(__name__)
 
 _CANCEL_MARGIN_SECONDS = 70.0
 _DRAIN_SECONDS = 10.0
-
-
-class Sink(Protocol):
-    """Where the task's log goes."""
-
-    async def output(self, text: str) -> None:
-        """Write lines of the job, without the final newline."""
-        ...
-
-    async def say(self, message: str) -> None:
-        """Write a line of the controller."""
-        ...
 
 
 class SecretMissing(Exception):

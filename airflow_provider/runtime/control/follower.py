@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     from airflow_provider.runtime.client.base import ClusterClient, FollowStream, Owner
-    from airflow_provider.runtime.control.controller import Sink
+    from airflow_provider.runtime.control.sink import Sink
 
     Message = LogBytes | JobState | Heartbeat
 

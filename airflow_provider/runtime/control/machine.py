@@ -44,7 +44,8 @@ from airflow_provider.runtime.control.taskstate import Policy, State, Step
 
 __all__ = ["Policy", "State", "Step", "backoff", "begin_afresh", "step"]
 
-MAX_LAUNCH_FAILURES = 5
+MAX_LAUNCH_FAILURES = 8
+"""With the pauses between them one and a half minutes: as long as a machine takes to boot."""
 MAX_LINK_FAILURES = 20
 MAX_AGENT_RESTARTS = 3
 MAX_TEAR_DOWNS = 10

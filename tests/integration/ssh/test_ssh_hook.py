@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider.hooks import named_cluster
 from airflow_provider.hooks.cluster import ClusterHook
 from airflow_provider.hooks.cluster_job import JobFailed
 from airflow_provider.hooks.cluster_link import ClusterUnreachable
@@ -217,3 +219,25 @@ def test_k87_the_files_of_a_cluster_that_is_used_again_are_those_of_the_last_job
         with pytest.raises(JobFailed, match=r"/abs/in.*choose a destination below ~/"):
             cluster.run({"file_mounts": {"/abs/in": str(project)}, "run": "true"})
     assert not (host.home / "cfg" / "app.toml").exists()
+
+
+def test_k28_an_interrupt_does_not_wait_for_a_cluster_that_does_not_answer(
+    connect: Callable[..., ClusterHook], host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(line: str) -> None:
+        host.link_down()
+        begun.append(time.monotonic())
+        raise Interrupted
+
+    begun: list[float] = []
+    monkeypatch.setattr(named_cluster, "_END_SECONDS", 1.0)
+    hook = connect(host, connect_timeout=1.5, silence_limit=1.5, unreachable_timeout=600)
+    with pytest.raises(Interrupted), hook.cluster("digits") as cluster:
+        cluster.run("echo ready; sleep 600", log=interrupt)
+    assert time.monotonic() - begun[0] < 20
+    host.link_up()
+    connect(host).cluster("digits").down()
+    assert_nothing_left(host)

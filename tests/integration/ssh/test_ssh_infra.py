@@ -17,6 +17,7 @@ from airflow_provider.runtime.infra.base import (
     Choice,
     ClusterHandle,
     Health,
+    InfraError,
     NotFeasible,
     NothingFree,
     OutOfReach,
@@ -220,6 +221,18 @@ async def test_k99_hosts_that_do_not_answer_are_waited_for_all_at_once(
         handle = await infra.provision("c1", ANY_CHOICE, quiet)
     assert max(waiting) == 5, "after the first, all others at the same time"
     assert handle.address["host"] == good.name
+    await infra.tear_down("c1", handle)
+
+
+async def test_a_pool_that_failed_a_moment_ago_is_asked_again(bench: Bench, host: Host) -> None:
+    infra = bench.infra(host)
+    await in_thread(host.link_down)
+    with pytest.raises(InfraError, match="cannot connect"):
+        await infra.provision("c1", ANY_CHOICE, quiet)
+
+    await in_thread(host.link_up)
+    handle = await infra.provision("c1", ANY_CHOICE, quiet)
+
     await infra.tear_down("c1", handle)
 
 

@@ -55,3 +55,15 @@ def as_nobody(act: Callable[[], list[str]]) -> list[str]:
     with open(hear, "rb") as said:
         found: list[str] = json.loads(said.read())
     return found
+
+
+def tree(top: Path) -> dict[str, str | None]:
+    """Everything below a directory: the text of files, the targets of links, None for directories."""
+    found: dict[str, str | None] = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            found[name] = f"-> {os.readlink(path)}"  # noqa: PTH115
+        else:
+            found[name] = None if path.is_dir() else path.read_text()
+    return found

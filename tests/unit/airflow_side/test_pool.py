@@ -84,7 +84,7 @@ def test_what_the_pool_says_holds_for_all_hosts_that_say_nothing_else() -> None:
     assert (b.port, b.identities, b.password) == (22, (), "TOPSECRET2"), (
         "one way to log in replaces the other"
     )
-    assert b.host_keys == HostKeys(pinned=(PINNED,))
+    assert b.host_keys == HostKeys(pinned=(PINNED,), trust_first=True)
     assert "TOPSECRET" not in repr((a, b))
 
 

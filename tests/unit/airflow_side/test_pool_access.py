@@ -100,6 +100,18 @@ def test_k66_two_hops_and_an_ssh_connection_lead_to_a_host() -> None:
     assert (outer.password, outer.jump) == ("TOPSECRET", None)
 
 
+def test_k66_the_key_of_a_host_leaves_the_rule_for_those_on_the_way_to_it_as_it_is() -> None:
+    host = {"address": "a", "host_key": PINNED}
+    target = (
+        pool({**LOGIN, "hosts": [host], "proxy_jump": "b", "host_key_policy": "trust_first"}).hosts[0].target
+    )
+    assert target.jump is not None
+    assert target.host_keys.pinned == (PINNED,)
+    assert (target.jump.host_keys.trust_first, target.jump.host_keys.pinned) == (True, ())
+    target = pool({**LOGIN, "hosts": [host], "host_key_policy": "none"}).hosts[0].target
+    assert target.host_keys.verify, "a key that is given is looked at"
+
+
 def test_k66_a_host_of_its_own_way_does_not_go_the_way_of_the_pool() -> None:
     extra = {**LOGIN, "proxy_jump": "j@jump", "hosts": ["a", {"address": "b", "proxy_command": "nc b 22"}]}
     a, b = (host.target for host in pool(extra).hosts)

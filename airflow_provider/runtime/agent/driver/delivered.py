@@ -103,13 +103,19 @@ class Account:
         """
         old = self._record
         coming = {*files, *links}
+        # What was there before the first delivery is replaced, as the task says, but it is not ours to take away.
+        ours = {*old.files, *old.links, *old.directories, *old.trees}
+        kept = {name for name in coming - ours if _there(self._place, name)}
+        if kept and not old.whole:
+            some = ", ".join(sorted(kept)[:3]) + (", …" if len(kept) > 3 else "")
+            self._say(f"{self._place}: what was there is replaced, and stays when the cluster goes: {some}")
         stale = [name for name in (*old.files, *old.links) if name not in coming]
         gone = {*old.directories} - {*directories}
         lost = {*old.trees} - {*trees}
         there = {name for name in directories if _is_directory(self._place, name)}
         union = old._replace(
-            files=sorted({*old.files, *files} - {*links}),
-            links=sorted({*old.links, *links} - {*files}),
+            files=sorted({*old.files, *files} - {*links} - kept),
+            links=sorted({*old.links, *links} - {*files} - kept),
             directories=sorted({*old.directories, *({*directories} - there)}),
             trees=sorted({*old.trees, *trees}),
             jobs=[*(job for job in old.jobs if job != self._job and _lives(Path(job))), self._job],
@@ -133,8 +139,8 @@ class Account:
             for name in names:
                 _remove_below(self._place, name, remove)
         self._record = union._replace(
-            files=sorted(files),
-            links=sorted(links),
+            files=sorted({*files} - kept),
+            links=sorted({*links} - kept),
             # One that is not empty holds what jobs made, and goes once that is gone.
             directories=[name for name in union.directories if name not in gone or _there(self._place, name)],
             trees=sorted(trees),

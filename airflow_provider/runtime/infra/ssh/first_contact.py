@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from airflow_provider.runtime.infra.ssh.host import Problem, call, program_text
+from airflow_provider.runtime.infra.ssh.host import HostProblem, Problem, call, nonsense, program_text
 from airflow_provider.runtime.infra.ssh.platforms import Platform
 
 if TYPE_CHECKING:
@@ -93,13 +93,16 @@ async def hello(
         clock: Seconds since 1970 on our side.
 
     Raises:
-        HostProblem: the interpreter gives no answer.
+        HostProblem: the interpreter gives no answer, or one that makes no sense.
         SshError: the host cannot be reached any more.
     """
     before = clock()
     order = {"base": base}
     answer = await call(link, program_text("contact"), order, host=host, python=python, seconds=HELLO_SECONDS)
-    return judge(cast("_Answer", answer), python=python, before=before, after=clock())
+    try:
+        return judge(cast("_Answer", answer), python=python, before=before, after=clock())
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise HostProblem(host, [nonsense(python)]) from error
 
 
 def judge(answer: _Answer, *, python: str, before: float, after: float) -> HostFacts:

@@ -136,14 +136,19 @@ async def call(
     if answer is None:
         raise HostProblem(host, [await _explain(link, completed, python)])
     if "problem" in answer:
-        problem = Problem(
-            str(answer["problem"]), str(answer.get("remedy", "")), lasting=bool(answer.get("lasting", False))
-        )
-        raise HostProblem(host, [problem])
-    told = answer["ok"]
+        cause, remedy = _shown(answer["problem"]), _shown(answer.get("remedy", ""))
+        raise HostProblem(host, [Problem(cause, remedy, lasting=bool(answer.get("lasting", False)))])
+    told = answer.get("ok")
     if not isinstance(told, dict):
-        raise TypeError(f"{host}: the program answered {told!r}: an object was expected")
+        raise HostProblem(host, [nonsense(python)])
     return told
+
+
+def nonsense(python: str) -> Problem:
+    """Return what is wrong with a host whose answers are none of our programs'."""
+    return Problem(
+        f"{python} gave an answer that makes no sense", "look what that interpreter is, and who runs the host"
+    )
 
 
 async def ask(
@@ -190,7 +195,7 @@ def _find_answer(output: bytes, word: str) -> dict[str, object] | None:
         if line.startswith(start):
             try:
                 found = json.loads(line[len(start) :])
-            except ValueError:  # cut short, with the connection
+            except (ValueError, RecursionError):  # cut short, with the connection; or made to hurt us
                 continue
     return found if isinstance(found, dict) else None
 
@@ -255,6 +260,11 @@ def _silent(error: CommandTimedOut) -> Problem:
         f"look for what makes it slow, or for something in {_START_UP_FILES} that waits",
         lasting=False,
     )
+
+
+def _shown(said: object) -> str:
+    """Return a host's own words such that they can be shown: without control characters, of bounded length."""
+    return _CONTROL.sub("", str(said))[: 4 * _KEPT_CHARACTERS]
 
 
 def _last_words(output: bytes) -> str:

@@ -115,6 +115,12 @@ class SshInfra:
         """See Infra."""
         found: dict[str, Sighting] = {}
         hosts = self._in_order(choice, previous)
+        known = [(host, self._sightings.of(host.target)) for host in hosts]
+        if all(seen and seen.finding in (Finding.FAILED, Finding.REFUSED) for _, seen in known):
+            # Old news alone would use up a task's launches within seconds, with no host being asked.
+            for host, seen in known:
+                if seen and seen.finding is Finding.FAILED:
+                    self._sightings.forget(host.target)
         for number, host in enumerate(hosts, 1):
             seen = self._sightings.of(host.target)
             if seen is None or (previous is not None and previous.address["host"] == host.name):
@@ -214,6 +220,10 @@ class SshInfra:
             return Probe(Health.GONE, self._not_in_pool(handle))
         try:
             async with self._revisit(host, handle) as there:
+                if _is_another_machine(there, handle):
+                    return Probe(
+                        Health.UNREACHABLE, f"another machine answers in the place of host {host.name}"
+                    )
                 if there.installed.boot_id != handle.address["boot_id"]:
                     return Probe(Health.GONE, f"host {host.name} was booted since the cluster was made")
                 seen = await there.probe(handle.name, handle.instance)
@@ -264,6 +274,8 @@ class SshInfra:
             raise OutOfReach(self._not_in_pool(handle))
         try:
             async with self._revisit(host, handle) as there:
+                if _is_another_machine(there, handle):
+                    raise OutOfReach(f"another machine answers in the place of host {host.name}")
                 await there.down(name, handle.instance)
         except SshError as error:
             self._shunned.append(host.name)
@@ -302,8 +314,14 @@ class SshInfra:
         return list(await asyncio.gather(*(self._check(host) for host in self._pool.hosts)))
 
     async def _check(self, host: PoolHost) -> HostReport:
+        doing = "no answer"
+
+        async def told(line: str) -> None:
+            nonlocal doing
+            doing = line
+
         async def look() -> HostReport:
-            async with visit(host, wheelhouse=self._pool.wheelhouse) as there:
+            async with visit(host, wheelhouse=self._pool.wheelhouse, say=told) as there:
                 facts = await there.facts()
             taken = "free" if facts["holder"] is None else _taken(facts["holder"]).reason
             return HostReport(host.name, True, f"{facts['cpus']:g} CPUs, {facts['memory']:.1f} GiB, {taken}")
@@ -311,7 +329,7 @@ class SshInfra:
         try:
             return await within(_CHECK_SECONDS, look())
         except asyncio.TimeoutError:
-            return HostReport(host.name, False, f"no answer within {_CHECK_SECONDS:.0f} s")
+            return HostReport(host.name, False, f"not done within {_CHECK_SECONDS:.0f} s: {doing}")
         except (SshError, HostProblem) as error:
             return HostReport(host.name, False, str(error))
 
@@ -374,6 +392,13 @@ def _pinned(target: SshTarget, key: str) -> SshTarget:
     if rules.pinned or (rules.verify and not rules.trust_first):
         return target
     return replace(target, host_keys=replace(rules, pinned=(key,), verify=True))
+
+
+def _is_another_machine(there: Visit, handle: ClusterHandle) -> bool:
+    """Return whether the host shows another key of the same kind than when the cluster was made."""
+    kind, key = there.link.host_key.split()
+    kind_then, key_then = handle.address["host_key"].split()
+    return kind == kind_then and key != key_then
 
 
 def _failed(error: HostProblem | SshError) -> Sighting:

@@ -137,6 +137,18 @@ async def greet(home: Path, base: str = "~/.managed-jobs", **variables: str) -> 
     return await hello(link, host="here", base=base, python=sys.executable)
 
 
+@pytest.mark.parametrize(
+    "answer", ["{}", '{"ok": "x"}', '{"ok": {}}', '{"ok": {"python": 3}}', "[" * 100_000]
+)
+async def test_an_answer_that_makes_no_sense_is_the_fault_of_the_host(tmp_path: Path, answer: str) -> None:
+    python = tmp_path / "python"
+    text = "import json, re, sys\nword = re.search('managed-jobs-[0-9a-f]+ ', sys.stdin.read())[0]\n"
+    python.write_text(f"#!{sys.executable}\n{text}print(word + {answer!r})\n")
+    python.chmod(0o755)
+    with pytest.raises(HostProblem):
+        await hello(ThisMachineLink(tmp_path), host="here", base="~/b", python=str(python))
+
+
 async def test_this_machine_is_what_we_think_it_is(tmp_path: Path) -> None:
     facts = await greet(tmp_path, SSH_CONNECTION="10.0.0.9 40000 10.0.0.1 22")
     assert facts.problems == ()

@@ -16,84 +16,10 @@ import pytest
 
 from airflow_provider.runtime.agent.driver import delivered
 from airflow_provider.runtime.agent.driver.delivered import remove_delivered
-from airflow_provider.runtime.agent.process import cgroup
-from tests.unit.agent.conftest import DriverRun, StartJob
-from tests.unit.agent.deliveries import as_nobody, packed
+from tests.unit.agent.conftest import DriverRun
+from tests.unit.agent.deliveries import as_nobody, tree
 
 Deliver = Callable[..., DriverRun]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    home.mkdir()
-    return home
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "cluster"
-    root.mkdir()
-    return root
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Callable[[dict[str, str | None]], Path]:
-    """Make a folder of files (text), links ("-> target") and empty directories (None); a new one each time."""
-    made = 0
-
-    def make(entries: dict[str, str | None]) -> Path:
-        nonlocal made
-        made += 1
-        top = tmp_path / f"source{made}"
-        top.mkdir()
-        for name, content in entries.items():
-            path = top / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if content is None:
-                path.mkdir()
-            elif content.startswith("-> "):
-                path.symlink_to(content[3:])
-            else:
-                path.write_text(content)
-        return top
-
-    return make
-
-
-@pytest.fixture
-def start(start_job: StartJob, home: Path, root: Path, tmp_path: Path) -> Deliver:
-    """Start a job of the cluster that gets files: destination -> source."""
-
-    def start(files: dict[str, Path], run: str = "true", **fields: object) -> DriverRun:
-        orders = [packed(path, tmp_path, destination) for destination, path in files.items()]
-        return start_job(run, files=orders, home=home, root=str(root), **fields)
-
-    return start
-
-
-@pytest.fixture
-def deliver(start: Deliver) -> Deliver:
-    """Run such a job to its end, which must be good."""
-
-    def deliver(*args: object, **kwargs: object) -> DriverRun:
-        job = start(*args, **kwargs).wait()
-        assert job.report.status == "SUCCEEDED", job.report.reason
-        return job
-
-    return deliver
-
-
-def tree(top: Path) -> dict[str, str | None]:
-    """Everything below a directory: the text of files, the targets of links, None for directories."""
-    found: dict[str, str | None] = {}
-    for path in sorted(top.rglob("*")):
-        name = str(path.relative_to(top))
-        if path.is_symlink():
-            found[name] = f"-> {os.readlink(path)}"  # noqa: PTH115
-        else:
-            found[name] = None if path.is_dir() else path.read_text()
-    return found
 
 
 # ---- the next task
@@ -388,75 +314,16 @@ def test_a_place_that_became_a_link_is_left_alone(
     assert (tmp_path / "precious" / "a").read_text() == "mine"
 
 
-# ---- crashes
-
-
-@pytest.mark.parametrize("moment", ["begin", "extract", "replace", "merge", "close"])
-@pytest.mark.parametrize("there", [False, True])
-def test_whatever_a_crash_leaves_is_on_record(
-    deliver: Deliver,
-    start: Deliver,
-    source,
-    home: Path,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    moment: str,
-    there: bool,
+def test_a_file_of_the_accounts_own_is_replaced_and_stays_when_the_cluster_goes(
+    deliver: Deliver, source, home: Path, root: Path
 ) -> None:
-    if there:
-        deliver({"~/x/data": source({"old": "1", "d/old": "1", "d/a": "1"})})
-    module = "unpack" if moment in ("extract", "merge") else "delivered"
-    owner, name = {
-        "begin": ("Account", "begin"),
-        "extract": ("_Extraction", "extract"),
-        "replace": ("Account", "replace"),
-        "merge": ("", "_merge" if there else "_check_end"),
-        "close": ("Account", "close"),
-    }[moment]
-    target = f"m.{owner}" if owner else "m"
-    crash = (
-        f"import os, signal; from airflow_provider.runtime.agent.driver import {module} as m; "
-        f"real = {target}.{name}; "
-        f"{target}.{name} = lambda *a, **k: (real(*a, **k), os.kill(os.getpid(), signal.SIGKILL)); "
-    )
-    monkeypatch.setenv(cgroup.SWITCH, "off")
-    killed = start({"~/x/data": source({"new": "1", "d/new": "1"})}, before=crash).wait()
-    report = killed.directory.report()
-    assert report is None or report.ended_at == 0
+    (home / "cfg").mkdir()
+    (home / "cfg" / "app.toml").write_text("the account's own")
+
+    job = deliver({"~/cfg": source({"app.toml": "the task's", "more.toml": "the task's"})})
+    deliver({"~/cfg": source({"app.toml": "the next task's"})})
+
+    assert "stays when the cluster goes: app.toml" in job.log
+    assert tree(home)["cfg/app.toml"] == "the next task's"
     assert remove_delivered(root) == []
-    assert tree(home) == {}
-
-
-def test_after_a_crash_the_next_delivery_is_whole(
-    deliver: Deliver, start: Deliver, source, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(cgroup.SWITCH, "off")
-    deliver({"~/sky_workdir": source({"old": "1"})})
-    crash = (
-        "import os, signal; from airflow_provider.runtime.agent.driver import unpack as m; "
-        "m._merge = lambda *a: os.kill(os.getpid(), signal.SIGKILL); "
-    )
-    start({"~/sky_workdir": source({"middle": "1"})}, before=crash).wait()
-    assert list((home / "sky_workdir").glob(".managed-jobs-*"))
-    deliver({"~/sky_workdir": source({"new": "1"})})
-    assert tree(home / "sky_workdir") == {"new": "1"}
-
-
-# ---- absolute destinations
-
-
-def test_k87_an_absolute_destination_is_reached_and_cleaned(
-    deliver: Deliver, source, root: Path, tmp_path: Path
-) -> None:
-    job = deliver({str(tmp_path / "abs" / "in"): source({"a": "1"})}, f"cat '{tmp_path}/abs/in/a'")
-    assert job.log == "1"
-    assert remove_delivered(root) == []
-    assert not (tmp_path / "abs").exists()
-
-
-def test_k87_an_absolute_destination_that_cannot_be_written_is_told_with_the_remedy(
-    start: Deliver, source
-) -> None:
-    job = start({"/proc/managed-jobs/in": source({"a": "1"})}, "echo run").wait()
-    assert (job.report.status, job.log) == ("FAILED_SETUP", "")
-    assert "cannot unpack /proc/managed-jobs/in" in job.report.reason
+    assert tree(home) == {"cfg": None, "cfg/app.toml": "the next task's"}
