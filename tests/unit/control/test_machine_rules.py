@@ -355,11 +355,11 @@ def test_a_launch_that_fails_is_cleaned_up_and_tried_again_later() -> None:
         assert state.step is Step.TEAR_DOWN
         state = driven(state, events.TornDown())
         waits.append(state.wait_seconds)
-    assert waits == [1, 2, 4, 8]
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
     state = driven(state, LAUNCH_FAILED, events.TornDown())
     assert state.status is Status.FAILED_NO_RESOURCE
     assert state.outcome is not None
-    assert state.outcome.reason == "no cluster after 5 launches: no capacity"
+    assert state.outcome.reason == "no cluster after 8 launches: no capacity"
 
 
 def test_a_launch_that_succeeds_forgets_the_failed_ones() -> None:

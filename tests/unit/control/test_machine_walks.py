@@ -62,7 +62,7 @@ def test_twenty_thousand_random_steps_break_no_invariant(policy: Policy) -> None
 def test_every_event_in_every_step_is_considered() -> None:
     walk = Walk()
     reached: dict[Step, dict[State, Walk]] = {step: {} for step in Step}
-    for _ in _wander(walk, 10_000):
+    for _ in _wander(walk, 20_000):
         if len(reached[walk.state.step]) < 20:
             reached[walk.state.step].setdefault(walk.state, copy(walk))
     for met, walks in reached.items():
