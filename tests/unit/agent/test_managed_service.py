@@ -274,7 +274,7 @@ async def test_a_cancel_that_makes_no_sense_is_refused_and_ends_nothing(
     assert await service.managed.pending() == 1
 
 
-async def test_a_page_of_ten_thousand_rows_takes_less_than_half_a_second(service: Service) -> None:
+async def test_a_page_of_ten_thousand_rows_takes_less_than_two_seconds(service: Service) -> None:
     connection = service.jobs.table.connection
     with connection:
         connection.execute("BEGIN")
@@ -301,9 +301,9 @@ async def test_a_page_of_ten_thousand_rows_takes_less_than_half_a_second(service
         assert answer.total_no_filter == 5_000
         return time.process_time() - begin
 
-    assert await seconds(page=3, limit=50, sort_by="duration", name_match="chain") < 0.5
-    assert await seconds(job_ids=pb.JobIds(ids=[4_711])) < 0.5
-    assert await seconds() < 1.0, "all of them, made, sent and read"
+    assert await seconds(page=3, limit=50, sort_by="duration", name_match="chain") < 2
+    assert await seconds(job_ids=pb.JobIds(ids=[4_711])) < 2
+    assert await seconds() < 4, "all of them, made, sent and read"
     assert len((await service.table()).jobs) == 10_000
 
 
