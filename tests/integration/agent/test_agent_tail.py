@@ -390,7 +390,7 @@ async def test_k82_i3_65_frequent_pings_do_not_cut_quiet_streams(wire: Wire) -> 
         ],
     )
     request = pb.TailLogsRequest(job_id=job_id, follow=True)
-    streams = [rpcs.TAIL_LOGS.download(unix.channel)(request) for _ in range(20)]
+    streams = [rpcs.TAIL_LOGS.download(channel)(request) for _ in range(20)]
     await asyncio.gather(*(read_until(stream, "ready\n") for stream in streams))
     ends = [asyncio.ensure_future(read(stream)) for stream in streams]
     done, _ = await asyncio.wait(ends, timeout=8)
