@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -70,8 +71,11 @@ class Bench:
 
     def infra(self, host: Host, *, silence_limit: float = SshTarget.silence_limit) -> SshInfra:
         """Return an infra whose pool is that host alone. It shares no SSH connection with another one."""
-        way = self.way(host) | {"name": f"{host.name}-{next(self._names)}"}
-        pool_host = PoolHost(target(way, silence_limit=silence_limit))
+        # Only equal targets share a connection.
+        patience = 10.0 + next(self._names) / 1000
+        pool_host = PoolHost(
+            replace(target(self.way(host), silence_limit=silence_limit), connect_timeout=patience)
+        )
         return SshInfra(SshPool("bench", (pool_host,), wheelhouse=str(self.wheelhouse), site="benchmark"))
 
 

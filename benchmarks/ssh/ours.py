@@ -42,9 +42,9 @@ class Lines:
         """Drop the controller's own lines."""
 
 
-async def provision(infra: SshInfra, name: str) -> ClusterHandle:
-    """Return a cluster with a running agent."""
-    return await infra.provision(name, ANY_CHOICE, quiet)
+async def provision(infra: SshInfra, name: str, previous: ClusterHandle | None = None) -> ClusterHandle:
+    """Return a cluster with a running agent; ``previous``: the one that is there."""
+    return await infra.provision(name, ANY_CHOICE, quiet, previous=previous)
 
 
 async def submit(client: AgentClient, run: str) -> int:

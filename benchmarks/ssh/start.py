@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from airflow_provider.runtime.infra.base import ClusterHandle
 from airflow_provider.runtime.infra.ssh.infra import SshInfra
 from benchmarks.report import Figure, median
 from benchmarks.ssh import ours, peer
@@ -66,14 +67,14 @@ async def _with_agent(bench: Bench, host: Host) -> list[float]:
     infra = bench.infra(host)
     handle = await ours.provision(infra, "running")
     try:
-        return [await _first_line(bench.infra(host), "running") for _ in range(_ROUNDS)]
+        return [await _first_line(bench.infra(host), "running", handle) for _ in range(_ROUNDS)]
     finally:
         await infra.tear_down("running", handle)
 
 
-async def _first_line(infra: SshInfra, name: str) -> float:
+async def _first_line(infra: SshInfra, name: str, previous: ClusterHandle | None = None) -> float:
     begin = time.perf_counter()
-    handle = await ours.provision(infra, name)
+    handle = await ours.provision(infra, name, previous)
     client = await infra.connect(handle)
     try:
         lines = ours.Lines()
@@ -85,7 +86,7 @@ async def _first_line(infra: SshInfra, name: str) -> float:
 
 async def _gone(infra: SshInfra, name: str) -> None:
     """Leave no cluster of that name on the host, and our runtime installed."""
-    await infra.tear_down(name, await ours.provision(infra, name))
+    await infra.tear_down(name, await infra.find(name) or await ours.provision(infra, name))
 
 
 async def _peer_round(way: Way) -> float:
