@@ -70,11 +70,13 @@ async def _follow(there: SshTarget, socket: str, room: asyncio.Semaphore, begun:
         job_id = await client.submit(uuid.uuid4().hex, _OWNER, request)
     try:
         async for event in Follower(job_id, _Sink()).events(client, _OWNER):
-            if isinstance(event, JobState) and event.status is JobStatus.RUNNING:
-                begun.set()
+            if isinstance(event, JobState):
+                if event.status is JobStatus.RUNNING:
+                    begun.set()
+                elif event.status.terminal:
+                    raise RuntimeError(f"the job that is followed ended: {event}")
     finally:
         await client.close()
-    raise RuntimeError("the job that is followed ended")
 
 
 async def _all(followed: list[asyncio.Event]) -> None:

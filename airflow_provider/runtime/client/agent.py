@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -29,7 +30,7 @@ from airflow_provider.runtime.wire import autostop_pb2 as autostop_pb
 from airflow_provider.runtime.wire import rpcs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from typing import BinaryIO
 
     from airflow_provider.runtime.client.base import FileProgress
@@ -47,19 +48,14 @@ class AgentFollowStream:
     def __init__(self, call: grpc.aio.StreamStreamCall[pb.FollowRequest, pb.FollowResponse]) -> None:
         self._call = call
         self._closed = False
+        self._silent = False
+        self._listening_since: float | None = None
 
     async def __aiter__(self) -> AsyncIterator[LogBytes | JobState | Heartbeat]:
         """Yield what the agent sends; see FollowStream."""
-        with translated("follow"):
+        with translated("follow"), self._watched():
             while True:
-                try:
-                    message = await within(_SILENCE_SECONDS, self._call.read())
-                except asyncio.TimeoutError:
-                    raise LinkLost(f"follow: nothing heard for {_SILENCE_SECONDS:.0f} s") from None
-                except asyncio.CancelledError:
-                    if self._closed:  # the call was cancelled, not the task that reads it
-                        raise LinkLost("follow: the stream is closed") from None
-                    raise
+                message = await self._read()
                 if not isinstance(message, pb.FollowResponse):
                     return
                 if message.HasField("log"):
@@ -72,6 +68,41 @@ class AgentFollowStream:
                         return
                 else:
                     yield Heartbeat()
+
+    async def _read(self) -> pb.FollowResponse | object:
+        self._listening_since = asyncio.get_running_loop().time()
+        try:
+            return await self._call.read()
+        except asyncio.CancelledError:
+            if self._silent:
+                raise LinkLost(f"follow: nothing heard for {_SILENCE_SECONDS:.0f} s") from None
+            if self._closed:  # the call was cancelled, not the task that reads it
+                raise LinkLost("follow: the stream is closed") from None
+            raise
+        finally:
+            self._listening_since = None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """End the call when we have listened in vain for too long: one timer, whatever comes how often."""
+        self._watch(_SILENCE_SECONDS)
+        try:
+            yield
+        finally:
+            self._timer.cancel()
+
+    def _watch(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        since = now if self._listening_since is None else self._listening_since
+        left = since + _SILENCE_SECONDS - now
+        if left > 0:
+            self._watch(left)
+        else:
+            self._silent = True
+            self._call.cancel()
 
     async def acknowledge(self, offset: int) -> None:
         """See FollowStream."""

@@ -52,9 +52,12 @@ class Follower:
         receiving: asyncio.Task[Message | None] | None = None
         try:
             while True:
-                receiving = asyncio.create_task(_next(messages))
-                await self._listen(receiving)
-                message = receiving.result()
+                if self.log.unfinished:
+                    receiving = asyncio.create_task(_next(messages))
+                    await self._listen(receiving)
+                    message = receiving.result()
+                else:  # nothing can become overdue, and hundreds of quiet jobs cost less without a task each time
+                    message = await _next(messages)
                 if message is None:
                     raise LinkLost("the stream ended before the job did")
                 if isinstance(message, LogBytes):
@@ -79,7 +82,7 @@ class Follower:
         time = asyncio.get_running_loop().time
         while not receiving.done():
             begin = time()
-            await asyncio.wait({receiving}, timeout=_LISTEN_SECONDS if self.log.unfinished else None)
+            await asyncio.wait({receiving}, timeout=_LISTEN_SECONDS)
             # No more than we meant to wait: had the whole process paused, the line's rest may be here, yet unread.
             self._listened += min(time() - begin, _LISTEN_SECONDS)
             if not receiving.done():

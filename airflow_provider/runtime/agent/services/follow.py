@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Large enough to carry 150 MB/s, small enough to keep a slow reader's share of memory small.
 _CHUNK_BYTES = 256 * 1024
-_HEARTBEAT_SECONDS = 4.0
+_HEARTBEAT_SECONDS = 5.0
 _GATHER_SECONDS = 0.05
 """At least so long between two pieces of a log that grows: each costs the same, whether it holds one line or many."""
 
