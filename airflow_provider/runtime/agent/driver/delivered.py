@@ -163,13 +163,15 @@ class Account:
 
 
 def make_whole(root: Path, place: Path) -> None:
-    """Make a directory that goes, with all that is in it, when the cluster ends.
+    """Make a directory that goes, with all that is in it, when the cluster ends; one that is there stays as it is.
 
     Raises:
         FileExistsError: something else is there, which is not ours and must not go.
         OSError: it or the record cannot be made.
     """
     if os.path.lexists(place):
+        if place.is_dir():  # in this order: somebody else may make it at any moment
+            return
         raise FileExistsError(errno.EEXIST, "something is in the way that is not a directory", str(place))
     file = _file(root, _real(place))
     record = _load(file) or _empty(_real(place))

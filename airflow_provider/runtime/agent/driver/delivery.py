@@ -48,7 +48,7 @@ class Delivery:
         """
         try:
             with self._alone():
-                if self._root is not None and not self._workdir.is_dir():
+                if self._root is not None:
                     make_whole(self._root, self._workdir)
                 if self._order.git is not None:
                     self._stages.clone(self._order.git, self._account(self._workdir))
