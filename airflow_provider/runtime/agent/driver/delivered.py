@@ -34,6 +34,8 @@ STAGING_PREFIX = ".managed-jobs-unpack-"
 """What names of directories begin with in which a delivery prepares itself."""
 
 _LOOK_SECONDS = 0.05
+_SILENT_LOOKS = 20
+"""So often is looked before a wait is worth a line in the job's log."""
 
 
 class Record(NamedTuple):
@@ -190,7 +192,7 @@ def one_at_a_time(
     Args:
         root: The cluster's directory.
         pause: Waits for so many seconds; what it raises ends the wait.
-        waiting: Called once when another delivery is under way.
+        waiting: Called once when another delivery takes its time.
 
     Raises:
         OSError: the lock cannot be made.
@@ -199,10 +201,10 @@ def one_at_a_time(
     directory.mkdir(mode=0o700, exist_ok=True)
     handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        told = False
+        looks = 0
         while not _lock(handle, fcntl.LOCK_EX):
-            if not told:
-                told = True
+            looks += 1
+            if looks == _SILENT_LOOKS:
                 waiting()
             pause(_LOOK_SECONDS)
         yield

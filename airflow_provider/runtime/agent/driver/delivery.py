@@ -46,6 +46,8 @@ class Delivery:
             JobFailed: something cannot be brought.
             Cancelled: the agent asked for the job's end.
         """
+        if self._order.git is None and not self._order.files and self._workdir.is_dir():
+            return
         try:
             with self._alone():
                 if self._root is not None:
